@@ -203,7 +203,8 @@ impl Layers {
     }
 
     fn unknown(&self, key: &str, origin: &Origin) -> Wrong {
-        let hint = if self.other.iter().any(|other| other == key) {
+        let is_key_of = |keys: &[String]| keys.iter().any(|known| known == key);
+        let hint = if is_key_of(&self.other) && !is_key_of(&self.own) {
             format!("; it is a key of {}", self.other_file_name)
         } else {
             match (self.nearest(key), origin) {
