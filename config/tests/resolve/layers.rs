@@ -250,3 +250,57 @@ fn files_that_cannot_be_used_are_refused() {
     fs::write(folder.path().join("twice.toml"), "[log]\n[log]\n").unwrap();
     assert!(refused("twice.toml").contains("is not TOML: "));
 }
+
+/// Names and texts that nobody means to write: each is refused, none is a panic, and none passes for a key.
+#[test]
+fn odd_input_is_refused() {
+    for flag in [
+        "",
+        "=",
+        "=1",
+        ".=1",
+        "listen=1",
+        "listen.=1",
+        ".address=1",
+        "listen.address.x=1",
+        "listen..address=1",
+    ] {
+        assert!(from_gateway(Says { flags: &[flag], ..Says::default() }).is_err(), "{flag:?}");
+    }
+    for name in
+        ["PITOT___", "PITOT_LISTEN__", "PITOT___ADDRESS", "PITOT_A__B__C", "PITOT_É__Ü", "PITOT_LISTEN____X"]
+    {
+        assert!(from_gateway(Says { variables: &[(name, "1")], ..Says::default() }).is_err(), "{name:?}");
+    }
+    for file in [
+        "\"\" = 1",
+        "[\"\"]\n\"\" = 1",
+        "[\"listen.address\"]\nx = 1",
+        "[listen.address]\nx = 1",
+        "listen = []",
+        "[[listen]]\naddress = \"[::1]:1\"",
+        "[listen]\naddress = 1979-05-27",
+        "[requests]\nkept = nan",
+        "[requests]\nkept = 9223372036854775807",
+        "[requests]\nkept = 99999999999999999999",
+        "[default.listen]\naddress = \"[::1]:1\"",
+        "\u{0}",
+    ] {
+        assert!(from_gateway(Says { file, ..Says::default() }).is_err(), "{file:?}");
+    }
+    let nested = format!("[listen]\naddress = {}{}", "[".repeat(10_000), "]".repeat(10_000));
+    assert!(from_gateway(Says { file: &nested, ..Says::default() }).is_err());
+}
+
+#[test]
+fn a_variable_that_is_not_utf8_is_refused() {
+    use std::os::unix::ffi::OsStringExt as _;
+
+    let mut sources = Sources { environment: surroundings(&[]), file: None, flags: Vec::new() };
+    let value = std::ffi::OsString::from_vec(vec![b'/', 0xff]);
+    sources.environment.variables.insert("PITOT_JOURNAL__DIRECTORY".into(), value);
+    assert_eq!(
+        gateway::resolve(&sources).unwrap_err().to_string(),
+        "configuration: variable PITOT_JOURNAL__DIRECTORY: the value of `journal.directory` is not UTF-8"
+    );
+}
