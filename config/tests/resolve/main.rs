@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a failed unwrap is a failed test")]
 
+mod fields;
 mod layers;
 mod shown;
 mod values;
