@@ -10,37 +10,38 @@ use crate::{Says, from_engine, from_gateway};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
+const GATEWAY: &str = r#"
+listen = { address = "127.0.0.1:1", admin_address = "127.0.0.1:2", threads = 4 }
+upstream = { name = "a", address = "http://b:5", control_socket = "/c", usage = "never", idle_connection_ms = 6 }
+metrics = { per_request = true, output = true, client = true, force_include_usage = true, models_max = 15 }
+requests = { kept = 17 }
+journal = { directory = "/d", file_bytes_max = 65537, files_max = 18, queue_max = 19 }
+log = { level = "warn", format = "json" }
+[limits]
+request_body_bytes = 1027
+response_buffer_bytes = 1028
+connect_timeout_ms = 9
+first_token_timeout_ms = 10
+idle_timeout_ms = 11
+total_timeout_ms = 12
+requests_in_flight_max = 13
+drain_timeout_ms = 14
+[measure]
+http_error_from = 400
+case2 = "strict"
+inline_think = true
+observe_deadline_ms = 16
+server_timing = false
+[engine]
+command = "/e"
+config = "/f"
+restart_backoff_min_ms = 20
+restart_backoff_max_ms = 21
+ready_timeout_ms = 22
+"#;
+
 #[test]
 fn of_the_gateway() {
-    let file = r#"
-        listen = { address = "127.0.0.1:1", admin_address = "127.0.0.1:2", threads = 4 }
-        upstream = { name = "a", address = "http://b:5", control_socket = "/c", usage = "never", idle_connection_ms = 6 }
-        metrics = { per_request = true, output = true, client = true, force_include_usage = true, models_max = 15 }
-        requests = { kept = 17 }
-        journal = { directory = "/d", file_bytes_max = 65537, files_max = 18, queue_max = 19 }
-        log = { level = "warn", format = "json" }
-        [limits]
-        request_body_bytes = 1027
-        response_buffer_bytes = 1028
-        connect_timeout_ms = 9
-        first_token_timeout_ms = 10
-        idle_timeout_ms = 11
-        total_timeout_ms = 12
-        requests_in_flight_max = 13
-        drain_timeout_ms = 14
-        [measure]
-        http_error_from = 400
-        case2 = "strict"
-        inline_think = true
-        observe_deadline_ms = 16
-        server_timing = false
-        [engine]
-        command = "/e"
-        config = "/f"
-        restart_backoff_min_ms = 20
-        restart_backoff_max_ms = 21
-        ready_timeout_ms = 22
-    "#;
     let expected = gateway::Settings {
         listen: gateway::Listen {
             address: ([127, 0, 0, 1], 1).into(),
@@ -95,7 +96,7 @@ fn of_the_gateway() {
             ready_timeout: MS(22),
         },
     };
-    assert_eq!(from_gateway(Says { file, ..Says::default() }).unwrap(), expected);
+    assert_eq!(from_gateway(Says { file: GATEWAY, ..Says::default() }).unwrap(), expected);
 }
 
 #[test]
