@@ -1,0 +1,223 @@
+//! Where models live and how one gets there whole: a folder is built beside its place under a lock, synced, and renamed. Apart
+//! because this is the only code that must be right about crashes and about two pulls at once. Must not know what a model is.
+//!
+//! For the model `name`, its folder also holds `.name.lock` (kept: removing a lock file lets two holders in), `.name.partial-PID`
+//! (an unfinished pull; removed by the next holder of the lock) and `.name.download` (pieces that a source can resume from).
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, RenameFlags, flock};
+
+use super::error::PullError;
+use super::progress::Progress;
+
+/// Longest name of a model, both parts together.
+const NAME_BYTES_MAX: usize = 200;
+
+/// The name of a model in the cache: one part or `organisation/model`, of letters, digits, `.`, `_` and `-`, no part beginning with a dot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name(String);
+
+impl Name {
+    pub fn parse(name: &str) -> Result<Name, PullError> {
+        let refuse = |reason| Err(PullError::Name { name: name.to_owned(), reason });
+        if name.len() > NAME_BYTES_MAX {
+            return refuse("it is too long");
+        }
+        if name.split('/').count() > 2 {
+            return refuse("it has more than two parts");
+        }
+        for part in name.split('/') {
+            if part.is_empty() || part.starts_with('.') {
+                return refuse("a part of it is empty or begins with a dot");
+            }
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+            if !part.chars().all(plain) {
+                return refuse("only letters, digits, '.', '_', '-' and one '/' are allowed");
+            }
+        }
+        Ok(Name(name.to_owned()))
+    }
+
+    /// The nearest allowed name for a file or folder called `label`.
+    pub fn of_label(label: &str) -> Result<Name, PullError> {
+        let allowed: String = label
+            .chars()
+            .map(|letter| match letter {
+                letter if letter.is_ascii_alphanumeric() || "._-".contains(letter) => letter,
+                _ => '-',
+            })
+            .collect();
+        Name::parse(allowed.trim_start_matches('.'))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The folder of all models of this user: `pitot/models` in XDG_CACHE_HOME, else in `~/Library/Caches` on macOS and `~/.cache` elsewhere.
+pub fn models_folder() -> Result<PathBuf, PullError> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let below_home = match cfg!(target_os = "macos") {
+        true => "Library/Caches",
+        false => ".cache",
+    };
+    variable("XDG_CACHE_HOME")
+        .or_else(|| Some(variable("HOME")?.join(below_home)))
+        .map(|cache| cache.join("pitot").join("models"))
+        .ok_or(PullError::NoCacheFolder)
+}
+
+/// The place of one model, locked against other pulls until it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    /// The model's own folder, which need not exist.
+    pub folder: PathBuf,
+    parent: PathBuf,
+    leaf: String,
+    /// The lock is held as long as this is open.
+    _lock: File,
+}
+
+impl Place {
+    /// Waits for other pulls of the same model, saying so, and removes what crashed ones left behind.
+    pub fn lock(models: &Path, name: &Name, progress: Progress) -> Result<Place, PullError> {
+        let folder = models.join(name.as_str());
+        let leaf = name.as_str().rsplit('/').next().unwrap_or(name.as_str());
+        let parent = match name.as_str().split_once('/') {
+            Some((organisation, _)) => models.join(organisation),
+            None => models.to_owned(),
+        };
+        std::fs::create_dir_all(&parent).map_err(PullError::io("creating", &parent))?;
+        let path = parent.join(format!(".{leaf}.lock"));
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(PullError::io("opening", &path))?;
+        let locked = |result: rustix::io::Result<()>| {
+            result.map_err(|error| PullError::io("locking", &path)(error.into()))
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let name = name.as_str();
+                progress.note(&format!("another pull of {name} is running: waiting for it"));
+                locked(rustix::io::retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive)))?;
+            }
+            result => locked(result)?,
+        }
+        let place = Place { folder, leaf: leaf.to_owned(), parent, _lock: lock };
+        place.remove_partials()?;
+        Ok(place)
+    }
+
+    /// Only the holder of the lock builds, so whatever is half built now has no owner.
+    fn remove_partials(&self) -> Result<(), PullError> {
+        let prefix = format!(".{}.partial-", self.leaf);
+        let entries = std::fs::read_dir(&self.parent).map_err(PullError::io("reading", &self.parent))?;
+        for entry in entries {
+            let entry = entry.map_err(PullError::io("reading", &self.parent))?;
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                let path = entry.path();
+                std::fs::remove_dir_all(&path).map_err(PullError::io("removing", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a source keeps what it can resume from; not created here.
+    pub fn download_folder(&self) -> PathBuf {
+        self.parent.join(format!(".{}.download", self.leaf))
+    }
+
+    /// Begins a new folder beside the place.
+    pub fn stage(&self) -> Result<Stage<'_>, PullError> {
+        let root = self.parent.join(format!(".{}.partial-{}", self.leaf, std::process::id()));
+        let stage = Stage { model: root.join("model"), work: root.join("work"), root, place: self };
+        for path in [&stage.root, &stage.model, &stage.work] {
+            std::fs::create_dir(path).map_err(PullError::io("creating", path))?;
+        }
+        Ok(stage)
+    }
+
+    /// Refuses early what would fail late.
+    pub fn require_space(&self, needed_bytes: u64) -> Result<(), PullError> {
+        let space = rustix::fs::statvfs(&self.parent)
+            .map_err(|error| PullError::io("reading", &self.parent)(error.into()))?;
+        let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
+        if free_bytes < needed_bytes {
+            return Err(PullError::Space { path: self.parent.clone(), free_bytes, needed_bytes });
+        }
+        Ok(())
+    }
+}
+
+/// An unfinished model; dropping it removes it.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    /// The folder that will become the model.
+    pub model: PathBuf,
+    /// A folder for whatever is needed on the way.
+    pub work: PathBuf,
+    root: PathBuf,
+    place: &'a Place,
+}
+
+impl Stage<'_> {
+    /// Syncs everything and puts the folder in its place in one step, replacing what was there.
+    pub fn install(self) -> Result<(), PullError> {
+        sync_folder(&self.model)?;
+        let target = &self.place.folder;
+        match rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &self.model,
+            rustix::fs::CWD,
+            target,
+            RenameFlags::EXCHANGE,
+        ) {
+            // The old folder is now in the stage and goes with it.
+            Ok(()) => {}
+            Err(_) => self.replace()?,
+        }
+        sync(&self.place.parent)
+    }
+
+    /// Where two folders cannot be exchanged, or there is nothing to exchange with.
+    fn replace(&self) -> Result<(), PullError> {
+        let target = &self.place.folder;
+        let aside = self.root.join("old");
+        match std::fs::rename(target, &aside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(PullError::io("moving aside", target)(error));
+            }
+            Err(_) | Ok(()) => {}
+        }
+        std::fs::rename(&self.model, target).map_err(PullError::io("renaming to", target))
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next pull.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn sync_folder(folder: &Path) -> Result<(), PullError> {
+    for entry in std::fs::read_dir(folder).map_err(PullError::io("reading", folder))? {
+        let path = entry.map_err(PullError::io("reading", folder))?.path();
+        let kind = std::fs::symlink_metadata(&path).map_err(PullError::io("reading", &path))?;
+        // A link's target is somebody else's and was on the disk before.
+        if kind.is_file() {
+            sync(&path)?;
+        }
+    }
+    sync(folder)
+}
+
+fn sync(path: &Path) -> Result<(), PullError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(PullError::io("syncing", path))
+}
