@@ -267,3 +267,140 @@ fn locate_path(path: &str) -> Result<PathBuf, LocateError> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pulls from `source` into `models`, quietly.
+    fn pull(source: &Path, models: &Path) -> anyhow::Result<PathBuf> {
+        run(arguments(source, models))
+    }
+
+    fn arguments(source: &Path, models: &Path) -> PullArguments {
+        PullArguments {
+            source: Some(source.display().to_string()),
+            directory: Some(models.to_owned()),
+            force: false,
+            verify: false,
+            copy: false,
+            quiet: true,
+        }
+    }
+
+    /// A folder with a small GGUF file, and an empty one for models.
+    fn sources() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let (file, models) = (root.path().join("tiny.gguf"), root.path().join("models"));
+        std::fs::write(&file, testing::tiny_llama()).unwrap();
+        (root, file, models)
+    }
+
+    /// Which folder this is, whatever its name.
+    fn inode(folder: &Path) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(folder).unwrap().ino()
+    }
+
+    #[test]
+    fn a_file_is_pulled_once_and_found_by_its_name() {
+        let (_root, file, models) = sources();
+        let folder = pull(&file, &models).unwrap();
+        assert_eq!(folder, models.join("tiny"));
+        assert_eq!(locate_in(&models, "tiny").unwrap(), folder);
+        let first = inode(&folder);
+        pull(&file, &models).unwrap();
+        assert_eq!(inode(&folder), first, "reused");
+        let mut again = arguments(&file, &models);
+        again.force = true;
+        run(again).unwrap();
+        assert_ne!(inode(&folder), first, "made anew");
+    }
+
+    #[test]
+    fn a_model_that_lost_bytes_is_not_found_and_is_pulled_again() {
+        let (_root, file, models) = sources();
+        let folder = pull(&file, &models).unwrap();
+        std::fs::write(folder.join("model.safetensors"), "short").unwrap();
+        let error = locate_in(&models, "tiny").unwrap_err().to_string();
+        assert!(error.contains("incomplete"), "{error}");
+        assert!(error.contains("pitot-engine pull tiny"), "{error}");
+        pull(&file, &models).unwrap();
+        locate_in(&models, "tiny").unwrap();
+    }
+
+    #[test]
+    fn a_changed_byte_is_healed_by_verifying() {
+        let (_root, file, models) = sources();
+        let folder = pull(&file, &models).unwrap();
+        let path = folder.join("config.json");
+        let whole = std::fs::read(&path).unwrap();
+        let mut changed = whole.clone();
+        changed[0] = b'[';
+        std::fs::write(&path, &changed).unwrap();
+        pull(&file, &models).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), changed, "sizes alone do not show it");
+        let mut verifying = arguments(&file, &models);
+        verifying.verify = true;
+        run(verifying).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
+    }
+
+    #[test]
+    fn a_broken_file_leaves_no_model() {
+        let (_root, file, models) = sources();
+        let bytes = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+        let error = pull(&file, &models).unwrap_err().to_string();
+        assert!(error.contains("cut short"), "{error}");
+        let left: Vec<_> = std::fs::read_dir(&models)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(left, [".tiny.lock"]);
+        let error = locate_in(&models, "tiny").unwrap_err().to_string();
+        assert!(error.contains("no model \"tiny\""), "{error}");
+    }
+
+    #[test]
+    fn what_somebody_else_put_there_is_not_overwritten() {
+        let (_root, file, models) = sources();
+        std::fs::create_dir_all(models.join("tiny")).unwrap();
+        std::fs::write(models.join("tiny/dear"), "x").unwrap();
+        let error = pull(&file, &models).unwrap_err().to_string();
+        assert!(error.contains("--force"), "{error}");
+        assert!(models.join("tiny/dear").exists());
+    }
+
+    #[test]
+    fn a_folder_is_linked_under_its_name() {
+        let (root, file, models) = sources();
+        let converted = pull(&file, &models).unwrap();
+        let other = root.path().join("other");
+        let folder = pull(&converted, &other).unwrap();
+        assert_eq!(folder, other.join("tiny"));
+        assert!(folder.join("model.safetensors").is_symlink());
+        assert_eq!(locate_in(&other, "tiny").unwrap(), folder);
+        // The same name from another source is somebody else's model.
+        let error = pull(&file, &other).unwrap_err().to_string();
+        assert!(error.contains("a model from: folder"), "{error}");
+    }
+
+    #[test]
+    fn a_path_is_a_model_when_it_holds_one() {
+        let (root, file, models) = sources();
+        let folder = pull(&file, &models).unwrap();
+        let path = folder.to_str().unwrap();
+        assert_eq!(locate_in(root.path(), path).unwrap(), folder);
+        let empty = root.path().join("empty");
+        std::fs::create_dir(&empty).unwrap();
+        let error = locate_in(root.path(), empty.to_str().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("no config.json"), "{error}");
+        std::fs::write(empty.join("config.json"), "{}").unwrap();
+        locate_in(root.path(), empty.to_str().unwrap()).unwrap();
+        for name in ["demo", "none", "../models/tiny", "a/b"] {
+            let error = locate_in(root.path(), name).unwrap_err().to_string();
+            assert!(error.contains("pitot-engine pull"), "{error}");
+        }
+    }
+}

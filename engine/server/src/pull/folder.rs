@@ -151,3 +151,89 @@ fn check_safetensors(folder: &Path, name: &str) -> Result<(), PullError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A safetensors file of one tensor of 4 bytes.
+    fn weights() -> Vec<u8> {
+        let header = br#"{"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+        [&(header.len() as u64).to_le_bytes()[..], header, &[1, 2, 3, 4]].concat()
+    }
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+        std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+        std::fs::write(folder.path().join(WEIGHTS), weights()).unwrap();
+        folder
+    }
+
+    #[track_caller]
+    fn check_incomplete(change: impl FnOnce(&Path), expected: &str) {
+        let folder = folder();
+        inventory(folder.path()).unwrap();
+        change(folder.path());
+        let error = inventory(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_lacks_something_is_refused() {
+        for (name, expected) in [
+            ("config.json", "config.json is missing"),
+            ("tokenizer.json", "tokenizer.json is missing"),
+            (WEIGHTS, "neither model.safetensors nor"),
+        ] {
+            check_incomplete(|folder| std::fs::remove_file(folder.join(name)).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_broken_is_refused() {
+        let whole = weights();
+        let mut long = whole.clone();
+        long.push(0);
+        let mut wild = whole.clone();
+        wild[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+        for (name, bytes, expected) in [
+            ("config.json", &b"{"[..], "config.json: EOF"),
+            ("chat_template.json", b"x", "chat_template.json: expected"),
+            (WEIGHTS, &whole[..whole.len() - 1], "its header says"),
+            (WEIGHTS, &whole[..20], "cannot hold its header"),
+            (WEIGHTS, &whole[..7], "only 7 bytes"),
+            (WEIGHTS, &long, "its header says"),
+            (WEIGHTS, &wild, "cannot hold its header"),
+            (WEIGHTS, b"\x02\0\0\0\0\0\0\0[]", "bad header"),
+        ] {
+            check_incomplete(|folder| std::fs::write(folder.join(name), bytes).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn every_shard_must_be_there() {
+        let change = |folder: &Path| {
+            std::fs::rename(folder.join(WEIGHTS), folder.join("1.safetensors")).unwrap();
+            let index = r#"{"weight_map":{"v":"1.safetensors","w":"2.safetensors"}}"#;
+            std::fs::write(folder.join(WEIGHTS_INDEX), index).unwrap();
+        };
+        check_incomplete(change, "2.safetensors");
+    }
+
+    #[test]
+    fn links_lead_to_the_files_and_copies_are_files() {
+        let source = folder();
+        let target = tempfile::tempdir().unwrap();
+        let (links, copies) = (target.path().join("links"), target.path().join("copies"));
+        std::fs::create_dir(&links).unwrap();
+        std::fs::create_dir(&copies).unwrap();
+        link(source.path(), &links).unwrap();
+        copy(source.path(), &copies, Progress::Quiet).unwrap();
+        assert!(links.join(WEIGHTS).is_symlink());
+        assert!(!copies.join(WEIGHTS).is_symlink());
+        for folder in [links, copies] {
+            assert_eq!(inventory(&folder).unwrap().len(), 3);
+        }
+    }
+}

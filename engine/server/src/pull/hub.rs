@@ -63,7 +63,7 @@ impl Hub {
         }
         Hub {
             builder,
-            endpoint: std::env::var("HF_ENDPOINT").unwrap_or_else(|_| "(its own address)".to_owned()),
+            endpoint: std::env::var("HF_ENDPOINT").unwrap_or_else(|_| "its own address".to_owned()),
             repository: repository.to_owned(),
             revision: revision.to_owned(),
             pause: Duration::from_secs(1),
@@ -286,3 +286,6 @@ fn discard(path: &Path) -> Result<(), PullError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
