@@ -14,6 +14,7 @@ mod gguf;
 mod hash;
 mod hub;
 mod manifest;
+mod metadata;
 mod progress;
 mod quantization;
 mod source;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::gguf::{Gguf, Metadata, TensorEntry};
+use super::gguf::{Gguf, TensorEntry};
+use super::metadata::Metadata;
 use super::quantization::Quantization;
 use super::vocabulary::Vocabulary;
 
@@ -96,7 +97,7 @@ impl Llama {
     /// In words: another architecture, a variant that config.json of a llama cannot express, a size that is missing or absurd.
     pub fn of_header(gguf: &Gguf) -> Result<Llama, String> {
         let metadata = &gguf.metadata;
-        let text = |error: super::gguf::GgufError| error.to_string();
+        let text = |error: super::metadata::MetadataError| error.to_string();
         let architecture = metadata.text("general.architecture").map_err(text)?;
         if architecture != "llama" {
             return Err(format!("its architecture is {architecture}, and only llama is read"));

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
+use super::metadata::{Metadata, MetadataError, Value};
 use super::quantization::Quantization;
 
 /// Metadata entries in one file; real ones have some dozens.
@@ -45,26 +46,6 @@ pub struct TensorEntry {
     pub size_bytes: u64,
 }
 
-/// The metadata, by key.
-#[derive(Debug, Default)]
-pub struct Metadata(pub BTreeMap<String, Value>);
-
-/// A metadata value. The file's twelve widths fall together into what a reader asks for.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Value {
-    Unsigned(u64),
-    Signed(i64),
-    /// A 32-bit number is kept as the shortest decimal that names it, so that 1e-5 stays 0.00001 in 64 bits.
-    Float(f64),
-    Bool(bool),
-    Text(String),
-    Unsigneds(Vec<u64>),
-    Signeds(Vec<i64>),
-    Floats(Vec<f64>),
-    Bools(Vec<bool>),
-    Texts(Vec<String>),
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     #[error("reading failed")]
@@ -87,10 +68,8 @@ pub enum GgufError {
     Truth { key: String, byte: u8 },
     #[error("metadata {key} appears twice")]
     DuplicateKey { key: String },
-    #[error("metadata {key} is missing")]
-    MissingKey { key: String },
-    #[error("metadata {key} is not {wanted}")]
-    Kind { key: String, wanted: &'static str },
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
     #[error("general.alignment is {alignment}, not a power of two between 1 and 65536")]
     Alignment { alignment: u64 },
     #[error("tensor {name} appears twice")]
@@ -364,81 +343,6 @@ fn size_bytes(dimensions: &[u64], quantization: Quantization) -> Option<u64> {
         return None;
     }
     (elements / block).checked_mul(quantization.block_bytes() as u64)
-}
-
-impl Metadata {
-    pub fn find_unsigned(&self, key: &str) -> Result<Option<u64>, GgufError> {
-        match self.0.get(key) {
-            None => Ok(None),
-            Some(Value::Unsigned(value)) => Ok(Some(*value)),
-            Some(Value::Signed(value)) if *value >= 0 => Ok(Some(value.unsigned_abs())),
-            Some(_) => Err(kind(key, "a whole number")),
-        }
-    }
-
-    pub fn unsigned(&self, key: &str) -> Result<u64, GgufError> {
-        present(self.find_unsigned(key)?, key)
-    }
-
-    pub fn find_float(&self, key: &str) -> Result<Option<f64>, GgufError> {
-        match self.0.get(key) {
-            None => Ok(None),
-            Some(Value::Float(value)) if value.is_finite() => Ok(Some(*value)),
-            Some(_) => Err(kind(key, "a finite number")),
-        }
-    }
-
-    pub fn float(&self, key: &str) -> Result<f64, GgufError> {
-        present(self.find_float(key)?, key)
-    }
-
-    pub fn find_bool(&self, key: &str) -> Result<Option<bool>, GgufError> {
-        match self.0.get(key) {
-            None => Ok(None),
-            Some(Value::Bool(value)) => Ok(Some(*value)),
-            Some(_) => Err(kind(key, "a truth value")),
-        }
-    }
-
-    pub fn find_text(&self, key: &str) -> Result<Option<&str>, GgufError> {
-        match self.0.get(key) {
-            None => Ok(None),
-            Some(Value::Text(value)) => Ok(Some(value)),
-            Some(_) => Err(kind(key, "a text")),
-        }
-    }
-
-    pub fn text(&self, key: &str) -> Result<&str, GgufError> {
-        present(self.find_text(key)?, key)
-    }
-
-    pub fn texts(&self, key: &str) -> Result<&[String], GgufError> {
-        match self.0.get(key) {
-            None => Err(missing(key)),
-            Some(Value::Texts(values)) => Ok(values),
-            Some(_) => Err(kind(key, "a list of texts")),
-        }
-    }
-
-    pub fn find_signeds(&self, key: &str) -> Result<Option<&[i64]>, GgufError> {
-        match self.0.get(key) {
-            None => Ok(None),
-            Some(Value::Signeds(values)) => Ok(Some(values)),
-            Some(_) => Err(kind(key, "a list of signed numbers")),
-        }
-    }
-}
-
-fn present<T>(value: Option<T>, key: &str) -> Result<T, GgufError> {
-    value.ok_or_else(|| missing(key))
-}
-
-fn missing(key: &str) -> GgufError {
-    GgufError::MissingKey { key: key.to_owned() }
-}
-
-fn kind(key: &str, wanted: &'static str) -> GgufError {
-    GgufError::Kind { key: key.to_owned(), wanted }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
-use super::gguf::Metadata;
+use super::metadata::Metadata;
 
 /// The regular expressions of Llama 3 and Qwen 2 as their own tokenizer.json files have them; they differ in how many digits stay together.
 const LLAMA3_SPLIT: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
@@ -102,7 +102,7 @@ impl Vocabulary {
     /// # Errors
     /// In words: another kind of tokenizer, an unknown splitting rule, ids outside the vocabulary, merges that do not fit it.
     pub fn of_metadata(metadata: &Metadata) -> Result<Vocabulary, String> {
-        let text = |error: super::gguf::GgufError| error.to_string();
+        let text = |error: super::metadata::MetadataError| error.to_string();
         let model = metadata.text("tokenizer.ggml.model").map_err(text)?;
         if model != "gpt2" {
             return Err(format!(
