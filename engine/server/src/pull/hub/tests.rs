@@ -21,6 +21,8 @@ enum Fault {
     Cut(usize),
     /// The first byte arrives changed.
     Changed,
+    /// The whole file comes though only its rest was asked for, as from a proxy that does not know ranges.
+    Whole,
     /// The server answers with this status.
     Refused(u16),
 }
@@ -149,6 +151,10 @@ fn reply(path: &str, range: Option<String>, shelf: &mut Shelf) -> Vec<u8> {
             match shelf.faults.remove(at).1 {
                 Fault::Cut(after) => cut = after,
                 Fault::Changed => body[0] ^= 1,
+                Fault::Whole => {
+                    cut = bytes.len();
+                    body = bytes.clone();
+                }
                 Fault::Refused(status) => return status_reply(status),
             }
         }
@@ -298,6 +304,18 @@ fn a_changed_file_is_noticed_and_fetched_anew() {
 }
 
 #[test]
+fn a_rest_that_comes_with_its_beginning_is_noticed() {
+    // Longer than the ten bytes after which it is cut.
+    let mut files = whole();
+    files[1].1 = b"{\"a\":1234567890}".to_vec();
+    let faults = [("config.json", Fault::Cut(10)), ("config.json", Fault::Whole)];
+    let server = Server::with(&files, &faults);
+    let (_root, model, downloads) = folders();
+    server.pull(&model, &downloads).unwrap();
+    assert_eq!(std::fs::read(model.join("config.json")).unwrap(), files[1].1);
+}
+
+#[test]
 fn a_server_that_stumbles_is_asked_again() {
     let server = Server::with(&whole(), &[("config.json", Fault::Refused(503))]);
     let (_root, model, downloads) = folders();
@@ -305,15 +323,17 @@ fn a_server_that_stumbles_is_asked_again() {
 }
 
 #[test]
-fn a_part_as_long_as_the_file_does_not_block_it_for_ever() {
-    let server = Server::with(&whole(), &[]);
-    let (_root, model, downloads) = folders();
-    // As after a crash between the last byte and the renaming.
-    let blobs = downloads.join("models--some--model/blobs");
-    std::fs::create_dir_all(&blobs).unwrap();
+fn a_part_as_long_as_the_file_or_longer_does_not_block_it_for_ever() {
     let bytes = weights("w");
-    std::fs::write(blobs.join(format!("{}.part", sha256(&bytes))), &bytes).unwrap();
-    server.pull(&model, &downloads).unwrap();
+    // As after a crash between the last byte and the renaming, and as after a proxy that does not know ranges.
+    for part in [bytes.clone(), bytes.repeat(2)] {
+        let server = Server::with(&whole(), &[]);
+        let (_root, model, downloads) = folders();
+        let blobs = downloads.join("models--some--model/blobs");
+        std::fs::create_dir_all(&blobs).unwrap();
+        std::fs::write(blobs.join(format!("{}.part", sha256(&bytes))), &part).unwrap();
+        server.pull(&model, &downloads).unwrap();
+    }
 }
 
 #[track_caller]
