@@ -53,10 +53,10 @@ pub fn convert(source: &Path, folder: &Path, progress: Progress) -> Result<Strin
     write_tensors(&file, source, &tensors, folder, progress)
 }
 
-fn of_gguf(path: &Path, source: gguf::GgufError) -> PullError {
-    match source {
-        gguf::GgufError::Io(source) => PullError::io("reading", path)(source),
-        source => PullError::Gguf { path: path.to_owned(), source },
+fn of_gguf(path: &Path, error: gguf::GgufError) -> PullError {
+    match error {
+        gguf::GgufError::Io(cause) => PullError::io("reading", path)(cause),
+        cause => PullError::Gguf { path: path.to_owned(), cause },
     }
 }
 

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::gguf::GgufError;
 
+/// A cause is part of its message and so not a source as well: it would be printed twice.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    #[error("{doing} {}: {}", .path.display(), explain(.source))]
-    Io { doing: &'static str, path: PathBuf, source: io::Error },
-    #[error("{}: {source}", .path.display())]
-    Gguf { path: PathBuf, source: GgufError },
+    #[error("{doing} {}: {}", .path.display(), explain(.cause))]
+    Io { doing: &'static str, path: PathBuf, cause: io::Error },
+    #[error("{}: {cause}", .path.display())]
+    Gguf { path: PathBuf, cause: GgufError },
     #[error("{}: cannot be converted: {reason}", .path.display())]
     Conversion { path: PathBuf, reason: String },
     #[error("{} is not a complete model folder: {reason}", .path.display())]
@@ -54,7 +55,7 @@ pub enum PullError {
 impl PullError {
     /// For `map_err` on anything that does I/O: `PullError::io("writing", path)`.
     pub fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PullError {
-        move |source| PullError::Io { doing, path: path.to_owned(), source }
+        move |cause| PullError::Io { doing, path: path.to_owned(), cause }
     }
 }
 
