@@ -3,6 +3,8 @@
 
 mod pull;
 
+use std::process::ExitCode;
+
 use clap::Parser;
 
 #[derive(Parser)]
@@ -17,8 +19,16 @@ enum Command {
     Pull(pull::PullArguments),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
         Command::Pull(arguments) => pull::run(arguments).map(|_| ()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // In words, without a backtrace: what fails here is the world's doing, not a defect.
+            eprintln!("pitot-engine: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
