@@ -66,8 +66,9 @@ pub fn run(arguments: PullArguments) -> anyhow::Result<PathBuf> {
     };
     let source = Source::parse(arguments.source.as_deref())?;
     let models = match &arguments.directory {
-        Some(directory) => std::path::absolute(directory)
-            .with_context(|| format!("finding {}", directory.display()))?,
+        Some(directory) => {
+            std::path::absolute(directory).with_context(|| format!("finding {}", directory.display()))?
+        }
         None => models_folder()?,
     };
     let place = Place::lock(&models, &source.name()?, progress)?;
@@ -85,29 +86,18 @@ pub fn run(arguments: PullArguments) -> anyhow::Result<PathBuf> {
 fn origin(source: &Source) -> Result<Origin, PullError> {
     let converter = Some(convert::CONVERTER_VERSION);
     Ok(match source {
-        Source::Demo => Origin {
-            source: format!("Python package {}", demo::PACKAGE),
-            source_bytes: None,
-            converter,
-        },
+        Source::Demo => {
+            Origin { source: format!("Python package {}", demo::PACKAGE), source_bytes: None, converter }
+        }
         Source::Gguf(path) => Origin {
             source: format!("file {}", path.display()),
-            source_bytes: Some(
-                std::fs::metadata(path)
-                    .map_err(PullError::io("reading", path))?
-                    .len(),
-            ),
+            source_bytes: Some(std::fs::metadata(path).map_err(PullError::io("reading", path))?.len()),
             converter,
         },
-        Source::Folder(path) => Origin {
-            source: format!("folder {}", path.display()),
-            source_bytes: None,
-            converter: None,
-        },
-        Source::Hub {
-            repository,
-            revision,
-        } => Origin {
+        Source::Folder(path) => {
+            Origin { source: format!("folder {}", path.display()), source_bytes: None, converter: None }
+        }
+        Source::Hub { repository, revision } => Origin {
             source: format!("hub {} {revision}", repository.as_str()),
             source_bytes: None,
             converter: None,
@@ -122,10 +112,7 @@ fn is_present(
     arguments: &PullArguments,
     progress: Progress,
 ) -> Result<bool, PullError> {
-    let occupied = |present: String| PullError::Occupied {
-        path: folder.to_owned(),
-        present,
-    };
+    let occupied = |present: String| PullError::Occupied { path: folder.to_owned(), present };
     match inspect(folder) {
         Found::Nothing => Ok(false),
         Found::Unmarked => Err(occupied("a folder that was not pulled".to_owned())),
@@ -141,15 +128,13 @@ fn is_present(
                 false => Err(occupied(format!("a model from: {}", manifest.origin.source))),
             }
         }
-        Found::Complete(manifest) if arguments.verify => {
-            match manifest.verify(folder, progress) {
-                Ok(()) => Ok(true),
-                Err(error) => {
-                    progress.note(&format!("{error}; pulling it again"));
-                    Ok(false)
-                }
+        Found::Complete(manifest) if arguments.verify => match manifest.verify(folder, progress) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                progress.note(&format!("{error}; pulling it again"));
+                Ok(false)
             }
-        }
+        },
         Found::Complete(_) => Ok(true),
     }
 }
@@ -173,14 +158,8 @@ fn build(
         }
         Source::Folder(path) if arguments.copy => folder::copy(path, &stage.model, progress)?,
         Source::Folder(path) => folder::link(path, &stage.model)?,
-        Source::Hub {
-            repository,
-            revision,
-        } => hub::Hub::of_environment(repository.as_str(), revision).pull(
-            &stage.model,
-            &place.download_folder(),
-            progress,
-        )?,
+        Source::Hub { repository, revision } => hub::Hub::of_environment(repository.as_str(), revision)
+            .pull(&stage.model, &place.download_folder(), progress)?,
     }
     Manifest::of_folder(&stage.model, origin, progress)?.write(&stage.model)?;
     stage.install()?;
@@ -197,11 +176,7 @@ pub enum LocateError {
     #[error("no model {name:?}: neither a folder here nor pulled to {}: `pitot-engine pull {name}` brings it", .models.display())]
     Missing { name: String, models: PathBuf },
     #[error("the model in {} is incomplete ({reason}): `pitot-engine pull {name}` brings it again", .folder.display())]
-    Incomplete {
-        name: String,
-        folder: PathBuf,
-        reason: String,
-    },
+    Incomplete { name: String, folder: PathBuf, reason: String },
     #[error("{} is no model folder: it has no config.json; `pitot-engine pull` brings a model", .folder.display())]
     NotAModel { folder: PathBuf },
     #[error("no model {name:?} here; `pitot-engine pull` brings one to the cache")]
@@ -218,10 +193,7 @@ pub fn locate(name_or_path: &str) -> Result<PathBuf, LocateError> {
         // A path needs no cache.
         Err(source) => match Path::new(name_or_path).is_dir() {
             true => locate_path(name_or_path),
-            false => Err(LocateError::NoCache {
-                name: name_or_path.to_owned(),
-                source,
-            }),
+            false => Err(LocateError::NoCache { name: name_or_path.to_owned(), source }),
         },
     }
 }
@@ -233,19 +205,13 @@ pub fn locate_in(models: &Path, name_or_path: &str) -> Result<PathBuf, LocateErr
         false if Path::new(name_or_path).is_dir() => return locate_path(name_or_path),
         false => name_or_path,
     };
-    let missing = || LocateError::Missing {
-        name: name.to_owned(),
-        models: models.to_owned(),
-    };
+    let missing = || LocateError::Missing { name: name.to_owned(), models: models.to_owned() };
     let folder = match Name::parse(name) {
         Ok(name) => models.join(name.as_str()),
         Err(_) => return Err(missing()),
     };
-    let incomplete = |reason| LocateError::Incomplete {
-        name: name.to_owned(),
-        folder: folder.clone(),
-        reason,
-    };
+    let incomplete =
+        |reason| LocateError::Incomplete { name: name.to_owned(), folder: folder.clone(), reason };
     match inspect(&folder) {
         Found::Complete(_) => Ok(folder),
         Found::Nothing => Err(missing()),
@@ -261,11 +227,7 @@ fn locate_path(path: &str) -> Result<PathBuf, LocateError> {
         Found::Complete(_) => Ok(folder),
         Found::Unmarked if folder.join("config.json").is_file() => Ok(folder),
         Found::Unmarked | Found::Nothing => Err(LocateError::NotAModel { folder }),
-        Found::Broken(reason) => Err(LocateError::Incomplete {
-            name: path.to_owned(),
-            folder,
-            reason,
-        }),
+        Found::Broken(reason) => Err(LocateError::Incomplete { name: path.to_owned(), folder, reason }),
     }
 }
 
@@ -354,10 +316,8 @@ mod tests {
         std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
         let error = pull(&file, &models).unwrap_err().to_string();
         assert!(error.contains("cut short"), "{error}");
-        let left: Vec<_> = std::fs::read_dir(&models)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        let left: Vec<_> =
+            std::fs::read_dir(&models).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [".tiny.lock"]);
         let error = locate_in(&models, "tiny").unwrap_err().to_string();
         assert!(error.contains("no model \"tiny\""), "{error}");
