@@ -95,10 +95,19 @@ pub trait Device: Send + Sync + 'static {
     fn name(&self) -> String;
 
     /// Packs a (rows, columns) matrix that will be multiplied as x · Wᵀ.
-    fn matrix(&self, rows: usize, columns: usize, source: WeightBytes<'_>) -> Result<Self::Matrix, DeviceError>;
+    fn matrix(
+        &self,
+        rows: usize,
+        columns: usize,
+        source: WeightBytes<'_>,
+    ) -> Result<Self::Matrix, DeviceError>;
 
     /// Packs several matrices with the same columns as one, stacked by rows (for fused projections).
-    fn stacked(&self, columns: usize, parts: &[(usize, WeightBytes<'_>)]) -> Result<Self::Matrix, DeviceError>;
+    fn stacked(
+        &self,
+        columns: usize,
+        parts: &[(usize, WeightBytes<'_>)],
+    ) -> Result<Self::Matrix, DeviceError>;
 
     /// Loads a vector.
     fn vector(&self, length: usize, source: WeightBytes<'_>) -> Result<Self::Vector, DeviceError>;

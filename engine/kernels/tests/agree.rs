@@ -1,0 +1,285 @@
+//! Every operation, random shapes: the fast device on each instruction set against the oracle.
+//!
+//! Tolerance: both sum the same float32 products in different orders. The error of a sum of k products is bounded
+//! by about k/2 units in the last place of the sum of magnitudes and is in practice its square root; with inputs
+//! of about 1 and k <= 300 that is 300 * 6e-8 * 2 < 4e-5 of the magnitudes' sum. Values are compared to 1e-4
+//! relative to the largest magnitude in the row.
+
+use pitot_kernels::cpu::naive::Naive;
+use pitot_kernels::cpu::{Cpu, Path};
+use pitot_kernels::{Device, HeadShape, Rope, Span, WeightBytes};
+
+const TOLERANCE: f32 = 1e-4;
+
+/// A small generator (Marsaglia's xorshift), so that each case is the same each time.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.bits() % limit as u64) as usize
+    }
+
+    fn value(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn f32_bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).flat_map(|_| self.value().to_le_bytes()).collect()
+    }
+}
+
+/// The formats a weight may come in.
+#[derive(Debug, Clone, Copy)]
+enum Format {
+    Bf16,
+    F16,
+    F32,
+}
+
+impl Format {
+    fn bytes(self, random: &mut Random, count: usize) -> Vec<u8> {
+        match self {
+            Format::F32 => random.f32_bytes(count),
+            Format::Bf16 => {
+                (0..count).flat_map(|_| half::bf16::from_f32(random.value()).to_le_bytes()).collect()
+            }
+            Format::F16 => {
+                (0..count).flat_map(|_| half::f16::from_f32(random.value()).to_le_bytes()).collect()
+            }
+        }
+    }
+
+    fn weight(self, bytes: &[u8]) -> WeightBytes<'_> {
+        match self {
+            Format::Bf16 => WeightBytes::Bf16(bytes),
+            Format::F16 => WeightBytes::F16(bytes),
+            Format::F32 => WeightBytes::F32(bytes),
+        }
+    }
+}
+
+/// Fills activations of any device by embedding them from an f32 table.
+fn fill<D: Device>(device: &D, rows: usize, columns: usize, seed: u64) -> D::Activations {
+    let bytes = Random(seed).f32_bytes(rows * columns);
+    let table = device.matrix(rows, columns, WeightBytes::F32(&bytes)).unwrap();
+    let mut out = device.activations(rows, columns).unwrap();
+    let ids: Vec<u32> = (0..rows as u32).collect();
+    device.embed(&table, &ids, &mut out);
+    out
+}
+
+fn values<D: Device>(device: &D, rows: usize, x: &D::Activations) -> Vec<f32> {
+    let mut out = Vec::new();
+    device.read(rows, x, &mut out);
+    out
+}
+
+#[track_caller]
+fn check(found: &[f32], expected: &[f32], columns: usize, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (row, (found, expected)) in found.chunks(columns).zip(expected.chunks(columns)).enumerate() {
+        let scale = expected.iter().fold(1e-3_f32, |most, v| most.max(v.abs()));
+        for (column, (found, expected)) in found.iter().zip(expected).enumerate() {
+            assert!(
+                (found - expected).abs() <= TOLERANCE * scale,
+                "{what}: row {row}, column {column}: {found}, the oracle says {expected}"
+            );
+        }
+    }
+}
+
+fn devices() -> Vec<Cpu> {
+    let paths = Path::available();
+    paths
+        .into_iter()
+        .flat_map(|path| [1, 3].map(|threads| Cpu::with_path(path, Some(threads)).unwrap()))
+        .collect()
+}
+
+#[test]
+fn the_oracle_by_hand() {
+    // x = (1, 2); W = [[3, 4], [5, 6], [7, 8]]: x·Wᵀ = (11, 17, 23).
+    let w: Vec<u8> = [3.0_f32, 4.0, 5.0, 6.0, 7.0, 8.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let x: Vec<u8> = [1.0_f32, 2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let weight = Naive.matrix(3, 2, WeightBytes::F32(&w)).unwrap();
+    let table = Naive.matrix(1, 2, WeightBytes::F32(&x)).unwrap();
+    let mut input = Naive.activations(1, 2).unwrap();
+    Naive.embed(&table, &[0], &mut input);
+    let mut out = Naive.activations(1, 3).unwrap();
+    Naive.matmul(1, &input, &weight, &mut out);
+    assert_eq!(values(&Naive, 1, &out), [11.0, 17.0, 23.0]);
+    // rms(1, 2) = sqrt(2.5); weights (2, 4): (2/1.5811388, 8/1.5811388).
+    let weight: Vec<u8> = [2.0_f32, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let weight = Naive.vector(2, WeightBytes::F32(&weight)).unwrap();
+    let mut out = Naive.activations(1, 2).unwrap();
+    Naive.rms_norm(1, &input, &weight, 0.0, &mut out);
+    check(&values(&Naive, 1, &out), &[1.264_911, 5.059_644], 2, "rms");
+    // silu(1) * 2 = 2 / (1 + 1/e) = 1.4621172.
+    let mut out = Naive.activations(1, 1).unwrap();
+    Naive.silu_multiply(1, &input, &mut out);
+    check(&values(&Naive, 1, &out), &[1.462_117_2], 1, "silu");
+}
+
+#[test]
+fn products_agree() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for device in devices() {
+        for round in 0..24 {
+            let (rows, k, n) = (1 + random.below(40), 1 + random.below(300), 1 + random.below(200));
+            let format = [Format::Bf16, Format::F16, Format::F32][round % 3];
+            let bytes = format.bytes(&mut random, n * k);
+            let x = fill(&device, rows, k, round as u64 + 1);
+            let oracle_x = fill(&Naive, rows, k, round as u64 + 1);
+            let weight = device.matrix(n, k, format.weight(&bytes)).unwrap();
+            let oracle_weight = Naive.matrix(n, k, format.weight(&bytes)).unwrap();
+            let (mut out, mut expected) =
+                (device.activations(rows, n).unwrap(), Naive.activations(rows, n).unwrap());
+            device.matmul(rows, &x, &weight, &mut out);
+            Naive.matmul(rows, &oracle_x, &oracle_weight, &mut expected);
+            let what = format!("{} ({rows}, {k}) x ({n}, {k}) {format:?}", device.name());
+            check(&values(&device, rows, &out), &values(&Naive, rows, &expected), n, &what);
+        }
+    }
+}
+
+#[test]
+fn packed_rows_read_back_exactly() {
+    let mut random = Random(7);
+    for device in devices() {
+        for format in [Format::Bf16, Format::F16, Format::F32] {
+            let (rows, columns) = (37, 21);
+            let bytes = format.bytes(&mut random, rows * columns);
+            let (head, tail) = bytes.split_at(bytes.len() / rows * 16);
+            let packed =
+                device.stacked(columns, &[(16, format.weight(head)), (21, format.weight(tail))]).unwrap();
+            let plain = Naive.matrix(rows, columns, format.weight(&bytes)).unwrap();
+            let ids: Vec<u32> = vec![36, 0, 15, 16, 17, 3];
+            let (mut out, mut expected) =
+                (device.activations(6, columns).unwrap(), Naive.activations(6, columns).unwrap());
+            device.embed(&packed, &ids, &mut out);
+            Naive.embed(&plain, &ids, &mut expected);
+            assert_eq!(values(&device, 6, &out), values(&Naive, 6, &expected), "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn row_operations_agree() {
+    let mut random = Random(11);
+    for device in devices() {
+        for round in 0..12 {
+            let (rows, columns) = (1 + random.below(40), 1 + random.below(700));
+            let bytes = random.f32_bytes(columns);
+            let weight = device.vector(columns, WeightBytes::F32(&bytes)).unwrap();
+            let oracle_weight = Naive.vector(columns, WeightBytes::F32(&bytes)).unwrap();
+            let (x, oracle_x) =
+                (fill(&device, rows, columns, round + 1), fill(&Naive, rows, columns, round + 1));
+            let (mut residual, mut oracle_residual) =
+                (fill(&device, rows, columns, round + 99), fill(&Naive, rows, columns, round + 99));
+            let (mut out, mut expected) =
+                (device.activations(rows, columns).unwrap(), Naive.activations(rows, columns).unwrap());
+            device.add_rms_norm(rows, &x, &mut residual, &weight, 1e-5, &mut out);
+            Naive.add_rms_norm(rows, &oracle_x, &mut oracle_residual, &oracle_weight, 1e-5, &mut expected);
+            check(&values(&device, rows, &out), &values(&Naive, rows, &expected), columns, "add_rms_norm");
+            check(
+                &values(&device, rows, &residual),
+                &values(&Naive, rows, &oracle_residual),
+                columns,
+                "residual",
+            );
+            let picked: Vec<u32> = (0..rows).map(|_| random.below(rows) as u32).collect();
+            device.gather(&picked, &x, &mut out);
+            Naive.gather(&picked, &oracle_x, &mut expected);
+            check(&values(&device, rows, &out), &values(&Naive, rows, &expected), columns, "gather");
+            let (gate_up, oracle_gate_up) =
+                (fill(&device, rows, 2 * columns, round + 7), fill(&Naive, rows, 2 * columns, round + 7));
+            device.silu_multiply(rows, &gate_up, &mut out);
+            Naive.silu_multiply(rows, &oracle_gate_up, &mut expected);
+            check(&values(&device, rows, &out), &values(&Naive, rows, &expected), columns, "silu_multiply");
+        }
+    }
+}
+
+/// One batch of attention on any device: sequences with earlier context, stored in scattered blocks.
+fn attention<D: Device>(device: &D, shape: HeadShape, seed: u64) -> (Vec<f32>, Vec<f32>) {
+    let mut random = Random(seed);
+    let (block_tokens, blocks, layers) = (1 + random.below(8), 64, 2);
+    let mut cache = device.kv_cache(layers, blocks, block_tokens, shape).unwrap();
+    let mut free: Vec<u32> = (0..blocks as u32).collect();
+    let rope =
+        Rope { inverse_frequencies: (0..shape.head_dim / 2).map(|pair| 0.7_f32.powi(pair as i32)).collect() };
+    let contexts: Vec<usize> = (0..3).map(|_| 1 + random.below(20)).collect();
+    let tables: Vec<Vec<u32>> = contexts
+        .iter()
+        .map(|context| {
+            (0..context.div_ceil(block_tokens)).map(|_| free.swap_remove(random.below(free.len()))).collect()
+        })
+        .collect();
+    let mut last = (Vec::new(), Vec::new());
+    // The first pass stores all but some last tokens, the second the rest: chunks of a prefill.
+    let earlier: Vec<usize> = contexts.iter().map(|context| random.below(*context)).collect();
+    for pass in 0..2 {
+        let (mut spans, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, context) in contexts.iter().enumerate() {
+            let (from, to) = if pass == 0 { (0, earlier[index]) } else { (earlier[index], *context) };
+            if from == to {
+                continue;
+            }
+            spans.push(Span { row: positions.len(), rows: to - from, context: to, blocks: &tables[index] });
+            for position in from..to {
+                positions.push(position as u32);
+                let block = tables[index][position / block_tokens] as usize;
+                slots.push((block * block_tokens + position % block_tokens) as u32);
+            }
+        }
+        let rows = positions.len();
+        if rows == 0 {
+            continue;
+        }
+        let mut qkv = fill(device, rows, shape.qkv_columns(), seed + pass + 3);
+        let mut out = device.activations(rows, shape.output_columns()).unwrap();
+        for layer in 0..layers {
+            device.rope_and_store(layer, shape, &rope, &positions, &slots, &mut qkv, &mut cache);
+            device.attend(layer, shape, 0.3, &spans, &qkv, &cache, &mut out);
+        }
+        last = (values(device, rows, &qkv), values(device, rows, &out));
+    }
+    last
+}
+
+#[test]
+fn attention_agrees() {
+    for device in devices() {
+        for seed in 1..25 {
+            for (heads, kv_heads, head_dim) in [(1, 1, 2), (6, 2, 8), (9, 3, 64), (4, 4, 34)] {
+                let shape = HeadShape { heads, kv_heads, head_dim };
+                let (qkv, out) = attention(&device, shape, seed);
+                let (expected_qkv, expected) = attention(&Naive, shape, seed);
+                check(&qkv, &expected_qkv, shape.qkv_columns(), "turned heads");
+                check(
+                    &out,
+                    &expected,
+                    shape.output_columns(),
+                    &format!("{} {shape:?} seed {seed}", device.name()),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_weight_of_the_wrong_size_is_refused() {
+    let error = Naive.matrix(2, 3, WeightBytes::F32(&[0; 20])).unwrap_err();
+    assert_eq!(error.to_string(), "a matrix of shape (2, 3) needs 6 values, but 5 were given");
+    let device = Cpu::new(Some(1)).unwrap();
+    assert!(device.stacked(3, &[(1, WeightBytes::Bf16(&[0; 4]))]).is_err());
+    assert!(device.vector(3, WeightBytes::F16(&[0; 4])).is_err());
+    assert!(device.activations(usize::MAX, 2).is_err());
+}
