@@ -5,6 +5,8 @@
 //! of about 1 and k <= 300 that is 300 * 6e-8 * 2 < 4e-5 of the magnitudes' sum. Values are compared to 1e-4
 //! relative to the largest magnitude in the row.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use pitot_kernels::cpu::naive::Naive;
 use pitot_kernels::cpu::{Cpu, Path};
 use pitot_kernels::{Device, HeadShape, Rope, Span, WeightBytes};
