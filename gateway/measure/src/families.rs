@@ -1,0 +1,275 @@
+//! The Prometheus families: names, help, kinds, labels, buckets, and what each request adds to them.
+//!
+//! Apart as the one file of names, so that the page, the sink and the dashboards agree. A sink computes nothing: it
+//! adds what [`samples`] gives. Must not know: any metrics library.
+
+use crate::event::At;
+use crate::quantity::Quantity;
+use crate::record::{Flag, Record};
+use crate::request::Work;
+use crate::timing::Transfer;
+
+/// Labels, whose values are all bounded: models and upstreams by the sink, the others by closed enums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Label {
+    Model,
+    Upstream,
+    Endpoint,
+    Outcome,
+    /// `true` or `false`: whether the upstream's reply streamed.
+    Streaming,
+    Sink,
+}
+
+impl Label {
+    pub fn name(self) -> &'static str {
+        match self {
+            Label::Model => "model",
+            Label::Upstream => "upstream",
+            Label::Endpoint => "endpoint",
+            Label::Outcome => "outcome",
+            Label::Streaming => "streaming",
+            Label::Sink => "sink",
+        }
+    }
+}
+
+/// What a family holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FamilyKind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl FamilyKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            FamilyKind::Counter => "counter",
+            FamilyKind::Gauge => "gauge",
+            FamilyKind::Histogram => "histogram",
+        }
+    }
+}
+
+/// Upper bounds of the buckets of every histogram, in seconds.
+pub const BUCKETS_SECONDS: [f64; 25] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
+];
+
+/// One family each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    Requests,
+    InFlight,
+    FirstToken,
+    Reasoning,
+    Content,
+    FullResponse,
+    ClientFirstToken,
+    ClientFullResponse,
+    TimePerToken,
+    InputTokens,
+    OutputTokens,
+    ReasoningTokens,
+    CachedInputTokens,
+    CacheHits,
+    CacheKnown,
+    EngineQueue,
+    EnginePrefill,
+    EngineDecode,
+    ClientBackpressure,
+    ConservationViolations,
+    UsageMissing,
+    EngineTimesMissing,
+    SinkDropped,
+}
+
+/// What a family is called and what it means.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    pub name: &'static str,
+    pub kind: FamilyKind,
+    pub labels: &'static [Label],
+    /// Also the definition on the page.
+    pub help: &'static str,
+}
+
+const SERIES: &[Label] = &[Label::Model, Label::Upstream];
+
+impl Family {
+    pub const ALL: [Family; 23] = [
+        Family::Requests,
+        Family::InFlight,
+        Family::FirstToken,
+        Family::Reasoning,
+        Family::Content,
+        Family::FullResponse,
+        Family::ClientFirstToken,
+        Family::ClientFullResponse,
+        Family::TimePerToken,
+        Family::InputTokens,
+        Family::OutputTokens,
+        Family::ReasoningTokens,
+        Family::CachedInputTokens,
+        Family::CacheHits,
+        Family::CacheKnown,
+        Family::EngineQueue,
+        Family::EnginePrefill,
+        Family::EngineDecode,
+        Family::ClientBackpressure,
+        Family::ConservationViolations,
+        Family::UsageMissing,
+        Family::EngineTimesMissing,
+        Family::SinkDropped,
+    ];
+
+    pub fn about(self) -> About {
+        let counter = |name, help| About { name, kind: FamilyKind::Counter, labels: SERIES, help };
+        let time = |name, help| About { name, kind: FamilyKind::Histogram, labels: SERIES, help };
+        let full = |name, help| About {
+            name,
+            kind: FamilyKind::Histogram,
+            labels: &[Label::Model, Label::Upstream, Label::Streaming],
+            help,
+        };
+        match self {
+            Family::Requests => About {
+                name: "pitot_requests_total",
+                kind: FamilyKind::Counter,
+                labels: &[Label::Model, Label::Upstream, Label::Endpoint, Label::Outcome],
+                help: "Finished requests by their one outcome.",
+            },
+            Family::InFlight => About {
+                name: "pitot_in_flight_requests",
+                kind: FamilyKind::Gauge,
+                labels: &[],
+                help: "Requests that were accepted and have not ended.",
+            },
+            Family::FirstToken => time("pitot_first_token_seconds", "first_token_time of streamed replies."),
+            Family::Reasoning => time("pitot_reasoning_seconds", "reasoning_time of streamed replies."),
+            Family::Content => time("pitot_content_seconds", "content_time of streamed replies."),
+            Family::FullResponse => full("pitot_full_response_seconds", "full_response_time."),
+            Family::ClientFirstToken => {
+                time("pitot_client_first_token_seconds", "client_first_token_time of streamed replies.")
+            }
+            Family::ClientFullResponse => {
+                full("pitot_client_full_response_seconds", "client_full_response_time.")
+            }
+            Family::TimePerToken => time("pitot_time_per_token_seconds", "time_per_token, one per request."),
+            Family::InputTokens => counter("pitot_input_tokens_total", "Sum of input_tokens where known."),
+            Family::OutputTokens => counter("pitot_output_tokens_total", "Sum of output_tokens where known."),
+            Family::ReasoningTokens => {
+                counter("pitot_reasoning_tokens_total", "Sum of reasoning_tokens where known.")
+            }
+            Family::CachedInputTokens => {
+                counter("pitot_cached_input_tokens_total", "Sum of cached_tokens where known.")
+            }
+            Family::CacheHits => {
+                counter("pitot_cache_hit_requests_total", "Requests with at least one cached token.")
+            }
+            Family::CacheKnown => counter(
+                "pitot_cache_known_requests_total",
+                "Requests whose cached_tokens are known, hit or miss.",
+            ),
+            Family::EngineQueue => time("pitot_engine_queue_seconds", "Engine: scheduled − queued."),
+            Family::EnginePrefill => time("pitot_engine_prefill_seconds", "Engine: first − scheduled."),
+            Family::EngineDecode => time("pitot_engine_decode_seconds", "Engine: last − first."),
+            Family::ClientBackpressure => time(
+                "pitot_client_backpressure_seconds",
+                "Time inside writes to the caller, of requests that wrote anything.",
+            ),
+            Family::ConservationViolations => counter(
+                "pitot_conservation_violation_requests_total",
+                "Requests whose numbers broke a conservation law.",
+            ),
+            Family::UsageMissing => {
+                counter("pitot_usage_missing_requests_total", "Complete answers without usage.")
+            }
+            Family::EngineTimesMissing => counter(
+                "pitot_engine_times_missing_requests_total",
+                "Requests that got a token and no times from the engine.",
+            ),
+            Family::SinkDropped => About {
+                name: "pitot_sink_dropped_records_total",
+                kind: FamilyKind::Counter,
+                labels: &[Label::Sink],
+                help: "Records that a sink could not take.",
+            },
+        }
+    }
+}
+
+/// What one request adds to a family: 1 or a sum for a counter, an observation for a histogram.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    pub family: Family,
+    pub value: f64,
+}
+
+/// The value of a label for a record. None for a label that no request has.
+pub fn label_value(record: &Record, label: Label) -> Option<&str> {
+    match label {
+        Label::Model => Some(&record.model),
+        Label::Upstream => Some(&record.upstream),
+        Label::Endpoint => Some(record.endpoint.name()),
+        Label::Outcome => Some(record.outcome.name()),
+        Label::Streaming => Some(match record.transfer {
+            Transfer::Streamed => "true",
+            Transfer::Whole => "false",
+        }),
+        Label::Sink => None,
+    }
+}
+
+/// What a request adds. Requests outside the denominator are counted and nothing else; absent adds nothing.
+pub fn samples(record: &Record) -> Vec<Sample> {
+    let mut samples = vec![Sample { family: Family::Requests, value: 1.0 }];
+    if record.endpoint.work() == Work::Apart {
+        return samples;
+    }
+    let mut add = |family, value: Option<f64>| {
+        if let Some(value) = value {
+            samples.push(Sample { family, value });
+        }
+    };
+    let (times, client, tokens) = (&record.upstream_times, &record.client_times, &record.tokens);
+    add(Family::FirstToken, seconds(times.first_token_ns));
+    add(Family::Reasoning, seconds(times.reasoning_ns));
+    add(Family::Content, seconds(times.content_ns));
+    add(Family::FullResponse, seconds(times.full_response_ns));
+    add(Family::ClientFirstToken, seconds(client.first_token_ns));
+    add(Family::ClientFullResponse, seconds(client.full_response_ns));
+    add(Family::TimePerToken, times.time_per_token_ns.value().map(|ns| ns / 1e9));
+    add(Family::InputTokens, count(tokens.input));
+    add(Family::OutputTokens, count(tokens.output));
+    add(Family::ReasoningTokens, count(tokens.reasoning));
+    add(Family::CachedInputTokens, count(tokens.cached));
+    add(Family::CacheHits, once(tokens.cached.value().is_some_and(|cached| cached > 0)));
+    add(Family::CacheKnown, once(tokens.cached.value().is_some()));
+    let engine = record.engine.unwrap_or_default();
+    let between = |from: Option<At>, to: Option<At>| Some(to?.since(from?)? as f64 / 1e9);
+    add(Family::EngineQueue, between(engine.queued, engine.scheduled));
+    add(Family::EnginePrefill, between(engine.scheduled, engine.first));
+    add(Family::EngineDecode, between(engine.first, engine.last));
+    let wrote = record.client_backpressure_ns > 0;
+    add(Family::ClientBackpressure, wrote.then_some(record.client_backpressure_ns as f64 / 1e9));
+    add(Family::ConservationViolations, once(!record.violations.is_empty()));
+    add(Family::UsageMissing, once(record.has(Flag::UsageMissing)));
+    add(Family::EngineTimesMissing, once(record.has(Flag::EngineTimesMissing)));
+    samples
+}
+
+fn seconds(time: Quantity<u64>) -> Option<f64> {
+    time.value().map(|ns| ns as f64 / 1e9)
+}
+
+fn count(tokens: Quantity<u64>) -> Option<f64> {
+    tokens.value().map(|tokens| tokens as f64)
+}
+
+/// One request, or nothing to add.
+fn once(happened: bool) -> Option<f64> {
+    happened.then_some(1.0)
+}

@@ -1,0 +1,219 @@
+//! Rates and quantiles over rolling windows and over any stretch of the last day, by model and upstream.
+//!
+//! Apart from the record, which is one request; this is many. Takes the time of each request's *end* as an
+//! argument. Must not know: clocks, which of these numbers is shown where.
+//!
+//! # Bounds
+//! Each window is divided into slots, which is also how exactly its edge is kept: a window reaches back to the start
+//! of the slot in which it begins. Slots without requests take no memory. Series beyond the bound share `other`, and
+//! one that had no request for a day makes room.
+
+mod sketch;
+mod tally;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::Serialize;
+
+use crate::record::Record;
+use sketch::Mapping;
+pub use sketch::RELATIVE_ERROR;
+use tally::Tally;
+pub use tally::{Distribution, Summary};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A rolling window: its name, its length and the length of its slots, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Window {
+    name: &'static str,
+    seconds: u64,
+    slot_seconds: u64,
+}
+
+const WINDOWS: [Window; 5] = [
+    Window { name: "1m", seconds: 60, slot_seconds: 1 },
+    Window { name: "5m", seconds: 300, slot_seconds: 5 },
+    Window { name: "15m", seconds: 900, slot_seconds: 15 },
+    Window { name: "1h", seconds: 3600, slot_seconds: 60 },
+    Window { name: "24h", seconds: 86_400, slot_seconds: 900 },
+];
+
+const DAY: Window = WINDOWS[4];
+
+/// Longest name of a model or upstream that gets a series of its own, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+const OTHER: &str = "other";
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    model: String,
+    upstream: String,
+}
+
+/// Slots in order of time: the number of the slot since 0 and what ended in it.
+#[derive(Debug, Clone, Default)]
+struct Slots(VecDeque<(u64, Tally)>);
+
+impl Slots {
+    fn add(&mut self, window: Window, now_ns: u64, record: &Record, mapping: Mapping) {
+        let slot = now_ns / (window.slot_seconds * SECOND_NS);
+        self.forget(window, now_ns);
+        // Ends arrive in order but for the moment between stamp and lock; a late one goes where it belongs.
+        match self.0.binary_search_by_key(&slot, |(slot, _)| *slot) {
+            Ok(place) => self.0[place].1.add(record, mapping),
+            Err(place) => {
+                let mut tally = Tally::default();
+                tally.add(record, mapping);
+                self.0.insert(place, (slot, tally));
+            }
+        }
+    }
+
+    /// Lets slots go that no window reaches any more.
+    fn forget(&mut self, window: Window, now_ns: u64) {
+        let oldest = now_ns.saturating_sub(window.seconds * SECOND_NS) / (window.slot_seconds * SECOND_NS);
+        while self.0.front().is_some_and(|(slot, _)| *slot < oldest) {
+            self.0.pop_front();
+        }
+    }
+
+    fn merge_into(&self, window: Window, from_ns: u64, to_ns: u64, sum: &mut Tally) {
+        let slot_ns = window.slot_seconds * SECOND_NS;
+        for (slot, tally) in &self.0 {
+            if *slot >= from_ns / slot_ns && slot.saturating_mul(slot_ns) <= to_ns {
+                sum.merge(tally);
+            }
+        }
+    }
+}
+
+type Series = [Slots; WINDOWS.len()];
+
+/// Everything that ended within the last day.
+#[derive(Debug)]
+pub struct Windows {
+    series_max: usize,
+    series: BTreeMap<Key, Series>,
+    mapping: Mapping,
+}
+
+/// Rates over every rolling window.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rates {
+    /// Largest error of a quantile, as a share of its value.
+    pub quantile_relative_error: f64,
+    pub windows: Vec<Range>,
+}
+
+/// Rates over one stretch of time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Range {
+    /// Such as `5m`; null for a stretch that was asked for by its ends.
+    pub window: Option<&'static str>,
+    pub from_ns: u64,
+    pub to_ns: u64,
+    /// How exactly the ends are kept: requests of a whole slot are in or out together.
+    pub resolution_seconds: u64,
+    pub all: Summary,
+    pub series: Vec<SeriesRates>,
+}
+
+/// Rates of one model at one upstream. Both are `other` for what has no series of its own.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SeriesRates {
+    pub model: String,
+    pub upstream: String,
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+impl Windows {
+    /// Keeps at most this many series apart, beside `other`.
+    pub fn new(series_max: usize) -> Self {
+        Windows { series_max, series: BTreeMap::new(), mapping: Mapping::default() }
+    }
+
+    /// Adds a request that ended at `now_ns`, on any monotonic scale that all calls share.
+    pub fn record(&mut self, now_ns: u64, record: &Record) {
+        let key = self.key(now_ns, record);
+        let series = self.series.entry(key).or_default();
+        for (slots, window) in series.iter_mut().zip(WINDOWS) {
+            slots.add(window, now_ns, record, self.mapping);
+        }
+    }
+
+    fn key(&mut self, now_ns: u64, record: &Record) -> Key {
+        let other = || Key { model: OTHER.to_owned(), upstream: OTHER.to_owned() };
+        if record.model.len() > NAME_BYTES_MAX || record.upstream.len() > NAME_BYTES_MAX {
+            return other();
+        }
+        let key = Key { model: record.model.clone(), upstream: record.upstream.clone() };
+        if self.series.contains_key(&key) {
+            return key;
+        }
+        if self.named() >= self.series_max {
+            self.series.retain(|_, series| {
+                for (slots, window) in series.iter_mut().zip(WINDOWS) {
+                    slots.forget(window, now_ns);
+                }
+                series.iter().any(|slots| !slots.0.is_empty())
+            });
+        }
+        if self.named() < self.series_max { key } else { other() }
+    }
+
+    /// Series with a name of their own.
+    fn named(&self) -> usize {
+        let other = self.series.keys().any(|key| key.model == OTHER && key.upstream == OTHER);
+        self.series.len() - usize::from(other)
+    }
+
+    /// The rates over every rolling window up to now.
+    pub fn rates(&self, now_ns: u64) -> Rates {
+        let range = |(place, window): (usize, &Window)| {
+            let from_ns = now_ns.saturating_sub(window.seconds * SECOND_NS);
+            Range { window: Some(window.name), ..self.range(place, from_ns, now_ns) }
+        };
+        Rates {
+            quantile_relative_error: RELATIVE_ERROR,
+            windows: WINDOWS.iter().enumerate().map(range).collect(),
+        }
+    }
+
+    /// The rates from one instant to another, from the finest slots that reach back far enough. What ended more
+    /// than a day before `now_ns` is gone.
+    pub fn between(&self, from_ns: u64, to_ns: u64, now_ns: u64) -> Range {
+        let reaches = |window: &Window| now_ns.saturating_sub(window.seconds * SECOND_NS) <= from_ns;
+        let place = WINDOWS.iter().position(reaches).unwrap_or(WINDOWS.len() - 1);
+        let from_ns = from_ns.max(now_ns.saturating_sub(DAY.seconds * SECOND_NS));
+        self.range(place, from_ns, to_ns.max(from_ns))
+    }
+
+    fn range(&self, place: usize, from_ns: u64, to_ns: u64) -> Range {
+        let window = WINDOWS[place];
+        let mut all = Tally::default();
+        let mut series = Vec::new();
+        for (key, slots) in &self.series {
+            let mut sum = Tally::default();
+            slots[place].merge_into(window, from_ns, to_ns, &mut sum);
+            if sum.is_empty() {
+                continue;
+            }
+            all.merge(&sum);
+            series.push(SeriesRates {
+                model: key.model.clone(),
+                upstream: key.upstream.clone(),
+                summary: sum.summary(self.mapping),
+            });
+        }
+        Range {
+            window: None,
+            from_ns,
+            to_ns,
+            resolution_seconds: window.slot_seconds,
+            all: all.summary(self.mapping),
+            series,
+        }
+    }
+}

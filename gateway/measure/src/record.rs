@@ -1,0 +1,158 @@
+//! Everything that is known of one finished request: plain fields, one per request.
+//!
+//! Apart from the observer, which makes it, and from its JSON, which is `record_json`. Must not know: how it was
+//! measured, who reads it.
+
+use serde::Serialize;
+
+use crate::conservation::Violation;
+use crate::dialect::Finish;
+use crate::event::{At, EngineTimes};
+use crate::outcome::{Literal, OutcomeKind, Phase, Reason};
+use crate::request::{Endpoint, UsageAsked};
+use crate::timing::{Speeds, Times, Transfer};
+use crate::tokens::Tokens;
+use crate::waterfall::Waterfall;
+
+/// One finished request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    pub id: String,
+    pub endpoint: Endpoint,
+    pub model: String,
+    pub upstream: String,
+    /// Whether the caller asked for a stream.
+    pub stream: bool,
+    /// How the upstream's reply came; as asked for where there was none.
+    pub transfer: Transfer,
+    pub choices: u32,
+    pub prompts: u32,
+    pub usage_asked: UsageAsked,
+    pub request_bytes: u64,
+    /// Bytes of the upstream's body that were read.
+    pub response_bytes: u64,
+    /// Attempts at the upstream; times are those of the last one.
+    pub attempts: u32,
+
+    pub outcome: OutcomeKind,
+    pub reason: Option<Reason>,
+    pub phase: Phase,
+    /// What the caller got. Absent if it got nothing.
+    pub client_status: Option<u16>,
+    pub upstream_status: Option<u16>,
+    /// Why the first choice ended; `length` if any choice was cut.
+    pub finish: Option<Finish>,
+    /// The standard's own overlapping rules.
+    pub literal: Literal,
+    /// Sorted, each at most once.
+    pub flags: Vec<Flag>,
+    /// Laws that the numbers broke, each at most once.
+    pub violations: Vec<Violation>,
+
+    pub timeline: Timeline,
+    pub tokens: Tokens,
+    /// The gateway as the client of the engine.
+    pub upstream_times: Times,
+    pub speeds: Speeds,
+    /// The caller's view: all attempts and waiting included.
+    pub client_times: Times,
+    /// Nanoseconds of the stretches in which each kind of payload was arriving. Absent unless the reply streamed
+    /// at least one token.
+    pub active: Option<Active>,
+    /// The whole time inside writes to the caller, in nanoseconds.
+    pub client_backpressure_ns: u64,
+    /// Absent if the engine reported none.
+    pub engine: Option<EngineTimes>,
+    pub waterfall: Waterfall,
+}
+
+/// Stamps of the upstream leg, as offsets from `accepted`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// Last byte of the request read from the caller.
+    pub request_read: At,
+    pub request_sent: Option<At>,
+    pub head: Option<At>,
+    pub first_frame: Option<At>,
+    pub first_token: Option<At>,
+    pub reasoning_first: Option<At>,
+    pub reasoning_last: Option<At>,
+    pub content_first: Option<At>,
+    pub content_last: Option<At>,
+    pub last_token: Option<At>,
+    /// The last choice's finish.
+    pub finish: Option<At>,
+    pub terminal: Option<At>,
+    pub upstream_eof: Option<At>,
+    /// The last write to the caller returned; the end of the request if there was none.
+    pub downstream_done: At,
+}
+
+/// reasoning + content + gaps = last token − first token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Active {
+    pub reasoning_ns: u64,
+    pub content_ns: u64,
+    pub gaps_ns: u64,
+}
+
+/// Something about a request that a reader of its numbers should know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flag {
+    /// Cut by `length` before any body payload.
+    TruncatedInReasoning,
+    /// Reasoning and nothing else.
+    NoAnswer,
+    /// A complete answer without usage.
+    UsageMissing,
+    /// A token came and the engine's own times did not.
+    EngineTimesMissing,
+    /// The reported total is not input + output.
+    TotalMismatch,
+    /// More reasoning than output was reported; clamped.
+    ReasoningOverOutput,
+    /// More cached than input was reported; clamped.
+    CachedOverInput,
+    /// A frame was not JSON of the expected shape; it passed and the next ones were read.
+    FrameMalformed,
+    /// A frame was longer than the cap; it passed unread.
+    FrameOverCap,
+    /// The body was not JSON of the expected shape.
+    BodyMalformed,
+    /// The body was longer than the cap; it passed unread.
+    BodyOverCap,
+    /// More choices than are kept apart.
+    ChoicesOverCap,
+    /// A stamp went backwards and was held at the one before.
+    StampClamped,
+    /// The connection ended badly behind the terminal event, which no caller needs.
+    BrokenBehindTerminal,
+}
+
+impl Flag {
+    pub fn name(self) -> &'static str {
+        match self {
+            Flag::TruncatedInReasoning => "truncated_in_reasoning",
+            Flag::NoAnswer => "no_answer",
+            Flag::UsageMissing => "usage_missing",
+            Flag::EngineTimesMissing => "engine_times_missing",
+            Flag::TotalMismatch => "total_mismatch",
+            Flag::ReasoningOverOutput => "reasoning_over_output",
+            Flag::CachedOverInput => "cached_over_input",
+            Flag::FrameMalformed => "frame_malformed",
+            Flag::FrameOverCap => "frame_over_cap",
+            Flag::BodyMalformed => "body_malformed",
+            Flag::BodyOverCap => "body_over_cap",
+            Flag::ChoicesOverCap => "choices_over_cap",
+            Flag::StampClamped => "stamp_clamped",
+            Flag::BrokenBehindTerminal => "broken_behind_terminal",
+        }
+    }
+}
+
+impl Record {
+    pub fn has(&self, flag: Flag) -> bool {
+        self.flags.contains(&flag)
+    }
+}

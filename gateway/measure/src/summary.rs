@@ -1,0 +1,309 @@
+//! The state of an observer at its end → the record.
+//!
+//! Apart from the observer, which only collects: here everything is put together once. Must not know: events.
+
+use std::time::Duration;
+
+use crate::conservation;
+use crate::dialect::Usage;
+use crate::event::{At, Ending};
+use crate::observer::Observer;
+use crate::outcome::{self, Evidence, Outcome, OutcomeKind, Payload, Phase, Reply, UsageSeen};
+use crate::quantity::{Absent, Quantity};
+use crate::record::{Active, Flag, Record, Timeline};
+use crate::request::Work;
+use crate::stages::{Mark, Span};
+use crate::timing::{self, Leg, Shape, Times, Transfer};
+use crate::tokens::{self, ReasoningSeen, Tokens};
+use crate::waterfall::{self, Stamps};
+
+/// Makes the record of a request that ended at `at`.
+pub(crate) fn record(observer: Observer, at: At, ending: Ending, client_status: Option<u16>) -> Record {
+    let attempt = &observer.attempt;
+    let answer = &attempt.answer;
+    let timeline = timeline(&observer, at);
+    let evidence = evidence(&observer, &timeline, ending, client_status);
+    let outcome = outcome::judge(&evidence);
+    let mut flags = flags(&observer, &evidence, outcome);
+    let seen = reasoning_seen(&observer);
+    let tokens = tokens::tokens(terminal_usage(&observer), observer.engine.as_ref(), seen, &mut flags);
+    flags.sort_unstable();
+    flags.dedup();
+    let upstream_times = upstream_times(&observer, &timeline, &tokens);
+    let facts = &observer.facts;
+    Record {
+        attempts: observer.attempts,
+        choices: facts.choices,
+        prompts: facts.prompts,
+        endpoint: facts.endpoint,
+        stream: facts.stream,
+        transfer: attempt.transfer,
+        usage_asked: facts.usage,
+        request_bytes: facts.request_bytes,
+        response_bytes: attempt.bytes,
+        outcome: outcome.kind,
+        reason: outcome.reason,
+        phase: phase(&observer),
+        client_status,
+        upstream_status: attempt.head.map(|(_, status)| status),
+        finish: answer.finish,
+        literal: outcome::literal(&evidence),
+        flags,
+        violations: conservation::violations(&timeline, observer.engine.as_ref(), &tokens, facts.sequences()),
+        tokens,
+        speeds: timing::speeds(&upstream_times, &tokens),
+        upstream_times,
+        client_times: client_times(&observer, &tokens),
+        active: active(&observer),
+        client_backpressure_ns: observer.blocked.up_to(timeline.downstream_done),
+        engine: observer.engine,
+        waterfall: divide(&observer, &timeline),
+        timeline,
+        id: observer.facts.id,
+        model: observer.facts.model,
+        upstream: observer.facts.upstream,
+    }
+}
+
+fn timeline(observer: &Observer, ended: At) -> Timeline {
+    let attempt = &observer.attempt;
+    let stages = &attempt.answer.stages;
+    // A body that came whole says nothing of when its tokens came.
+    let span = |span: &Span| match attempt.transfer {
+        Transfer::Streamed => span.read(),
+        Transfer::Whole => (None, None),
+    };
+    let (first_token, last_token) = span(&stages.tokens);
+    let (reasoning_first, reasoning_last) = span(&stages.reasoning);
+    let (content_first, content_last) = span(&stages.body);
+    let first_frame = match attempt.transfer {
+        Transfer::Streamed => attempt.answer.first_frame,
+        Transfer::Whole => attempt.first_byte,
+    };
+    let all_passed = observer.forwarded.filter(|(_, bytes)| attempt.bytes <= *bytes);
+    Timeline {
+        request_read: observer.facts.last_request_byte,
+        request_sent: attempt.sent,
+        head: attempt.head.map(|(at, _)| at),
+        first_frame,
+        first_token,
+        reasoning_first,
+        reasoning_last,
+        content_first,
+        content_last,
+        last_token,
+        finish: attempt.answer.finish_mark.map(|mark| mark.at),
+        terminal: attempt.answer.terminal.map(|mark| mark.at),
+        upstream_eof: attempt.eof,
+        downstream_done: all_passed.map_or(ended, |(at, _)| at),
+    }
+}
+
+fn terminal_usage(observer: &Observer) -> Option<Usage> {
+    match (observer.attempt.transfer, observer.facts.endpoint.work()) {
+        (Transfer::Streamed, Work::Generating) => observer.attempt.answer.terminal_usage(),
+        (Transfer::Streamed | Transfer::Whole, Work::Generating | Work::Embedding | Work::Apart) => {
+            observer.attempt.answer.usage
+        }
+    }
+}
+
+fn evidence(
+    observer: &Observer,
+    timeline: &Timeline,
+    ending: Ending,
+    client_status: Option<u16>,
+) -> Evidence {
+    let attempt = &observer.attempt;
+    let answer = &attempt.answer;
+    let usage = match (terminal_usage(observer), answer.expects_usage()) {
+        (Some(_), _) => UsageSeen::Terminal,
+        (None, true) => UsageSeen::Missing,
+        (None, false) => UsageSeen::NotExpected,
+    };
+    let delivered = |mark: Option<Mark>| mark.is_some_and(|mark| mark.delivered.is_some());
+    let answered = timeline.terminal.unwrap_or(timeline.downstream_done);
+    let waited = answered.since(timeline.request_read).unwrap_or(0);
+    Evidence {
+        work: observer.facts.endpoint.work(),
+        ending,
+        status: client_status.or(attempt.head.map(|(_, status)| status)),
+        http_error_from: observer.options.http_error_from,
+        case2: observer.options.case2,
+        end_delivered: delivered(answer.terminal) || delivered(answer.error),
+        observed_late: observer
+            .options
+            .observe_deadline
+            .is_some_and(|deadline| Duration::from_nanos(waited) > deadline),
+        reply: Reply {
+            bytes: attempt.bytes,
+            error_event: answer.error.is_some(),
+            terminal: answer.terminal.is_some(),
+            finished: answer.finished(),
+            usage,
+            payload: attempt.payload(),
+            finish: answer.finish,
+        },
+    }
+}
+
+fn flags(observer: &Observer, evidence: &Evidence, outcome: Outcome) -> Vec<Flag> {
+    let mut flags = observer.attempt.answer.flags.clone();
+    let reply = &evidence.reply;
+    let generating = evidence.work == Work::Generating;
+    let answered = evidence.status.is_some_and(|status| (200..300).contains(&status));
+    if generating && answered && reply.terminal && reply.usage != UsageSeen::Terminal {
+        flags.push(Flag::UsageMissing);
+    }
+    if generating && answered && reply.terminal && reply.payload == Payload::ReasoningOnly {
+        flags.push(match outcome::reasoning_only(reply.finish) {
+            outcome::Reason::TruncatedInReasoning => Flag::TruncatedInReasoning,
+            _ => Flag::NoAnswer,
+        });
+    }
+    let token = matches!(reply.payload, Payload::Body | Payload::ReasoningOnly);
+    if generating && token && observer.engine.is_none() {
+        flags.push(Flag::EngineTimesMissing);
+    }
+    let ended_badly = !matches!(evidence.ending, Ending::UpstreamEnded | Ending::ClientLeft);
+    if outcome.kind == OutcomeKind::Success && ended_badly {
+        flags.push(Flag::BrokenBehindTerminal);
+    }
+    flags
+}
+
+fn reasoning_seen(observer: &Observer) -> ReasoningSeen {
+    match observer.attempt.payload() {
+        Payload::NotRead | Payload::Malformed => ReasoningSeen::NotRead,
+        Payload::Body | Payload::ReasoningOnly | Payload::None => {
+            match observer.attempt.answer.stages.reasoning.events {
+                0 => ReasoningSeen::No,
+                _ => ReasoningSeen::Yes,
+            }
+        }
+    }
+}
+
+fn phase(observer: &Observer) -> Phase {
+    let attempt = &observer.attempt;
+    let answer = &attempt.answer;
+    if answer.terminal.is_some() {
+        return Phase::Complete;
+    }
+    let begun = match attempt.transfer {
+        Transfer::Streamed => answer.stages.tokens.events > 0,
+        Transfer::Whole => attempt.bytes > 0,
+    };
+    match (attempt.head, begun) {
+        (None, _) => Phase::BeforeHead,
+        (Some(_), false) => Phase::BeforeFirstToken,
+        (Some(_), true) => Phase::MidStream,
+    }
+}
+
+fn shape(observer: &Observer, missing: Absent) -> Shape {
+    let stages = &observer.attempt.answer.stages;
+    Shape {
+        transfer: observer.attempt.transfer,
+        reasoning_payloads: stages.reasoning.events,
+        content_payloads: stages.body.events,
+        sequences: observer.facts.sequences(),
+        missing,
+    }
+}
+
+/// Why a request has no times at all.
+fn untimed(observer: &Observer) -> Option<Absent> {
+    match observer.facts.endpoint.work() {
+        Work::Generating | Work::Embedding => None,
+        Work::Apart => Some(Absent::NotGenerating),
+    }
+}
+
+fn upstream_times(observer: &Observer, timeline: &Timeline, tokens: &Tokens) -> Times {
+    if let Some(reason) = untimed(observer) {
+        return timing::no_times(reason);
+    }
+    let whole = whole_end(observer).ok().map(|(read, _)| read);
+    let leg = Leg {
+        origin: timeline.request_sent.ok_or(Absent::NotSent),
+        first_token: timeline.first_token,
+        reasoning_last: timeline.reasoning_last,
+        content_first: timeline.content_first,
+        content_last: timeline.content_last,
+        last: match observer.attempt.transfer {
+            Transfer::Streamed => timeline.last_token,
+            Transfer::Whole => whole,
+        },
+    };
+    finish_times(observer, &leg, Absent::NotComplete, tokens)
+}
+
+fn client_times(observer: &Observer, tokens: &Tokens) -> Times {
+    if let Some(reason) = untimed(observer) {
+        return timing::no_times(reason);
+    }
+    let attempt = &observer.attempt;
+    let stages = &attempt.answer.stages;
+    let (first_token, last_token) = stages.tokens.delivered();
+    let (content_first, content_last) = stages.body.delivered();
+    let leg = Leg {
+        origin: attempt.sent.map(|_| observer.facts.last_request_byte).ok_or(Absent::NotSent),
+        first_token,
+        reasoning_last: stages.reasoning.delivered().1,
+        content_first,
+        content_last,
+        last: match attempt.transfer {
+            Transfer::Streamed => last_token,
+            Transfer::Whole => whole_end(observer).ok().and_then(|(_, delivered)| delivered),
+        },
+    };
+    finish_times(observer, &leg, Absent::NotDelivered, tokens)
+}
+
+fn finish_times(observer: &Observer, leg: &Leg, missing: Absent, tokens: &Tokens) -> Times {
+    let mut times = timing::times(leg, &shape(observer, missing), tokens);
+    if observer.attempt.transfer == Transfer::Whole
+        && leg.origin.is_ok()
+        && let Err(reason) = whole_end(observer)
+    {
+        times.full_response_ns = Quantity::Absent(reason);
+    }
+    times
+}
+
+/// The last byte of a body that did not stream, if it came and held something: read, and handed to the caller.
+fn whole_end(observer: &Observer) -> Result<(At, Option<At>), Absent> {
+    let attempt = &observer.attempt;
+    let Some(end) = attempt.answer.terminal else { return Err(Absent::NotComplete) };
+    let held = match (observer.facts.endpoint.work(), attempt.payload()) {
+        (Work::Embedding | Work::Apart, _) => {
+            attempt.bytes > 0 && attempt.head.is_some_and(|(_, status)| (200..300).contains(&status))
+        }
+        (Work::Generating, Payload::Body | Payload::ReasoningOnly | Payload::NotRead) => true,
+        (Work::Generating, Payload::None | Payload::Malformed) => false,
+    };
+    if held { Ok((end.at, end.delivered)) } else { Err(Absent::NoValidToken) }
+}
+
+fn active(observer: &Observer) -> Option<Active> {
+    let stages = &observer.attempt.answer.stages;
+    let streamed = observer.attempt.transfer == Transfer::Streamed && stages.tokens.events > 0;
+    streamed.then_some(Active {
+        reasoning_ns: stages.reasoning_active_ns,
+        content_ns: stages.content_active_ns,
+        gaps_ns: stages.gaps_ns,
+    })
+}
+
+fn divide(observer: &Observer, timeline: &Timeline) -> waterfall::Waterfall {
+    let attempt = &observer.attempt;
+    let stamps = Stamps {
+        request_sent: timeline.request_sent,
+        engine: observer.engine.as_ref(),
+        answer_end: timeline.finish.or(timeline.last_token).or(timeline.terminal),
+        upstream_end: timeline.terminal.or(attempt.last_read),
+        downstream_done: timeline.downstream_done,
+    };
+    waterfall::waterfall(&stamps, &observer.blocked)
+}
