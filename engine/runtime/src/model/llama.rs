@@ -1,0 +1,303 @@
+//! The forward pass of a Llama model over any device.
+//!
+//! Apart so that a model is only a sequence of device operations. Must not know: the device's kind, requests,
+//! sampling.
+//!
+//! Source: LlamaForCausalLM of Hugging Face transformers. Queries, keys and values are one product, gate and up
+//! another; logits are made for the rows that are asked for only.
+
+use pitot_kernels::{Device, DeviceError, Span};
+
+use super::LoadError;
+use super::config::{Config, OutputWeights};
+use super::weights::Weights;
+use crate::batch::{Batch, BatchSequence};
+use crate::runner::{Logits, Reservation, RunError, Runner};
+
+/// Most rows whose logits exist on the device at once; teacher forcing of a long prompt takes turns.
+const LOGIT_ROWS_MAX: usize = 64;
+
+struct Layer<D: Device> {
+    norm_attention: D::Vector,
+    /// (qkv_columns, hidden).
+    qkv: D::Matrix,
+    /// (hidden, heads * head_dim).
+    output: D::Matrix,
+    norm_mlp: D::Vector,
+    /// (2 * intermediate, hidden).
+    gate_up: D::Matrix,
+    /// (hidden, intermediate).
+    down: D::Matrix,
+}
+
+/// A model on a device.
+pub struct ModelRunner<D: Device> {
+    device: D,
+    config: Config,
+    embedding: D::Matrix,
+    layers: Vec<Layer<D>>,
+    norm: D::Vector,
+    /// Absent when the embedding is the output projection too.
+    output: Option<D::Matrix>,
+    room: Option<Room<D>>,
+}
+
+/// What was reserved: the cache and the activations, each (rows_max, columns).
+struct Room<D: Device> {
+    block_tokens: usize,
+    rows_max: usize,
+    logit_rows_max: usize,
+    cache: D::KvCache,
+    residual: D::Activations,
+    normed: D::Activations,
+    qkv: D::Activations,
+    attended: D::Activations,
+    projected: D::Activations,
+    gate_up: D::Activations,
+    gated: D::Activations,
+    /// (logit_rows_max, hidden).
+    gathered: D::Activations,
+    /// (logit_rows_max, vocabulary).
+    logits: D::Activations,
+}
+
+/// Where each row of a batch stands.
+struct Rows {
+    ids: Vec<u32>,
+    positions: Vec<u32>,
+    /// Block id * block_tokens + offset.
+    slots: Vec<u32>,
+}
+
+impl<D: Device> ModelRunner<D> {
+    pub(super) fn new(config: Config, weights: &Weights<'_>, device: D) -> Result<ModelRunner<D>, LoadError> {
+        let Config { hidden, vocabulary, .. } = config;
+        let table = weights.tensor("model.embed_tokens.weight", &[vocabulary, hidden])?;
+        let embedding = device.matrix(vocabulary, hidden, table)?;
+        let layers = (0..config.layers)
+            .map(|index| layer(&config, weights, &device, index))
+            .collect::<Result<_, _>>()?;
+        let norm = device.vector(hidden, weights.tensor("model.norm.weight", &[hidden])?)?;
+        let output = match config.output {
+            OutputWeights::Tied => None,
+            OutputWeights::Own => {
+                let source = weights.tensor("lm_head.weight", &[vocabulary, hidden])?;
+                Some(device.matrix(vocabulary, hidden, source)?)
+            }
+        };
+        Ok(ModelRunner { device, config, embedding, layers, norm, output, room: None })
+    }
+
+    fn check(&self, batch: &Batch, rows_max: usize) -> Result<(), RunError> {
+        let rows = batch.rows();
+        if rows > rows_max {
+            return Err(RunError::TooManyRows { rows, max: rows_max });
+        }
+        let vocabulary = self.config.vocabulary;
+        let mut tokens = batch.sequences.iter().flat_map(|sequence| &sequence.tokens);
+        match tokens.find(|token| **token as usize >= vocabulary) {
+            Some(token) => Err(RunError::UnknownToken { token: *token, vocabulary }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<D: Device> Runner for ModelRunner<D> {
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.config.vocabulary
+    }
+
+    fn context_max(&self) -> usize {
+        self.config.context_max
+    }
+
+    fn block_bytes(&self, block_tokens: usize) -> usize {
+        self.device.kv_block_bytes(self.config.layers, block_tokens, self.config.heads)
+    }
+
+    fn reserve(&mut self, reservation: Reservation) -> Result<(), RunError> {
+        // The old room is given up first, so that the device need not hold both.
+        self.room = None;
+        self.room = Some(Room::new(&self.device, &self.config, reservation)?);
+        Ok(())
+    }
+
+    fn run(&mut self, batch: &Batch) -> Result<Logits, RunError> {
+        let rows_max = self.room.as_ref().ok_or(RunError::NotReserved)?.rows_max;
+        self.check(batch, rows_max)?;
+        let ModelRunner { device, config, embedding, layers, norm, output, room } = self;
+        let room = room.as_mut().ok_or(RunError::NotReserved)?;
+        let rows = Rows::new(batch, room.block_tokens);
+        let spans = spans(batch);
+        device.embed(embedding, &rows.ids, &mut room.residual);
+        for (index, layer) in layers.iter().enumerate() {
+            room.attention(device, config, layer, index, &rows, &spans);
+            room.mlp(device, config, layer, rows.ids.len());
+        }
+        Ok(room.logits(device, config, norm, output.as_ref().unwrap_or(embedding), batch))
+    }
+}
+
+impl<D: Device> Room<D> {
+    fn new(device: &D, config: &Config, reservation: Reservation) -> Result<Room<D>, DeviceError> {
+        let Reservation { blocks, block_tokens, rows_max, logit_rows_max } = reservation;
+        let logit_rows_max = logit_rows_max.clamp(1, LOGIT_ROWS_MAX);
+        let rows = |columns: usize| device.activations(rows_max, columns);
+        Ok(Room {
+            block_tokens,
+            rows_max,
+            logit_rows_max,
+            cache: device.kv_cache(config.layers, blocks, block_tokens, config.heads)?,
+            residual: rows(config.hidden)?,
+            normed: rows(config.hidden)?,
+            qkv: rows(config.heads.qkv_columns())?,
+            attended: rows(config.heads.output_columns())?,
+            projected: rows(config.hidden)?,
+            gate_up: rows(2 * config.intermediate)?,
+            gated: rows(config.intermediate)?,
+            gathered: device.activations(logit_rows_max, config.hidden)?,
+            logits: device.activations(logit_rows_max, config.vocabulary)?,
+        })
+    }
+
+    /// Leaves the layer's attention output in `projected`, not yet added to the residual.
+    fn attention(
+        &mut self,
+        device: &D,
+        config: &Config,
+        layer: &Layer<D>,
+        index: usize,
+        rows: &Rows,
+        spans: &[Span<'_>],
+    ) {
+        let count = rows.ids.len();
+        if index == 0 {
+            device.rms_norm(count, &self.residual, &layer.norm_attention, config.epsilon, &mut self.normed);
+        } else {
+            // `projected` is the MLP output of the layer before.
+            let Room { projected, residual, normed, .. } = self;
+            device.add_rms_norm(count, projected, residual, &layer.norm_attention, config.epsilon, normed);
+        }
+        device.matmul(count, &self.normed, &layer.qkv, &mut self.qkv);
+        let Rows { positions, slots, .. } = rows;
+        device.rope_and_store(
+            index,
+            config.heads,
+            &config.rope,
+            positions,
+            slots,
+            &mut self.qkv,
+            &mut self.cache,
+        );
+        let scale = 1.0 / (config.heads.head_dim as f32).sqrt();
+        device.attend(index, config.heads, scale, spans, &self.qkv, &self.cache, &mut self.attended);
+        device.matmul(count, &self.attended, &layer.output, &mut self.projected);
+    }
+
+    /// Adds `projected` to the residual and leaves the layer's MLP output in `projected`.
+    fn mlp(&mut self, device: &D, config: &Config, layer: &Layer<D>, count: usize) {
+        let Room { projected, residual, normed, gate_up, gated, .. } = self;
+        device.add_rms_norm(count, projected, residual, &layer.norm_mlp, config.epsilon, normed);
+        device.matmul(count, normed, &layer.gate_up, gate_up);
+        device.silu_multiply(count, gate_up, gated);
+        device.matmul(count, gated, &layer.down, projected);
+    }
+
+    /// Logits of the rows asked for: the last norm, then only those rows through the output projection.
+    fn logits(
+        &mut self,
+        device: &D,
+        config: &Config,
+        norm: &D::Vector,
+        output: &D::Matrix,
+        batch: &Batch,
+    ) -> Logits {
+        let wanted = batch.logit_rows();
+        let vocabulary = config.vocabulary;
+        let mut values = Vec::with_capacity(wanted.len() * vocabulary);
+        if wanted.is_empty() {
+            return Logits { values, vocabulary };
+        }
+        let Room { projected, residual, normed, gathered, logits, .. } = self;
+        device.add_rms_norm(batch.rows(), projected, residual, norm, config.epsilon, normed);
+        let mut part = Vec::new();
+        for rows in wanted.chunks(self.logit_rows_max) {
+            device.gather(rows, normed, gathered);
+            device.matmul(rows.len(), gathered, output, logits);
+            device.read(rows.len(), logits, &mut part);
+            values.extend_from_slice(&part[..rows.len() * vocabulary]);
+            part.clear();
+        }
+        Logits { values, vocabulary }
+    }
+}
+
+impl Rows {
+    fn new(batch: &Batch, block_tokens: usize) -> Rows {
+        let count = batch.rows();
+        let mut rows = Rows {
+            ids: Vec::with_capacity(count),
+            positions: Vec::with_capacity(count),
+            slots: Vec::with_capacity(count),
+        };
+        for sequence in &batch.sequences {
+            rows.ids.extend_from_slice(&sequence.tokens);
+            for position in sequence.context - sequence.tokens.len()..sequence.context {
+                let block = sequence.blocks[position / block_tokens];
+                rows.positions.push(position as u32);
+                rows.slots.push(block * block_tokens as u32 + (position % block_tokens) as u32);
+            }
+        }
+        rows
+    }
+}
+
+fn spans(batch: &Batch) -> Vec<Span<'_>> {
+    let mut row = 0;
+    let mut spans = Vec::with_capacity(batch.sequences.len());
+    for BatchSequence { tokens, context, blocks, logits: _ } in &batch.sequences {
+        spans.push(Span { row, rows: tokens.len(), context: *context, blocks });
+        row += tokens.len();
+    }
+    spans
+}
+
+fn layer<D: Device>(
+    config: &Config,
+    weights: &Weights<'_>,
+    device: &D,
+    index: usize,
+) -> Result<Layer<D>, LoadError> {
+    let Config { hidden, intermediate, heads, .. } = *config;
+    let tensor =
+        |name: &str, shape: &[usize]| weights.tensor(&format!("model.layers.{index}.{name}.weight"), shape);
+    let queries = heads.output_columns();
+    let keys = heads.kv_heads * heads.head_dim;
+    let qkv = [
+        (queries, tensor("self_attn.q_proj", &[queries, hidden])?),
+        (keys, tensor("self_attn.k_proj", &[keys, hidden])?),
+        (keys, tensor("self_attn.v_proj", &[keys, hidden])?),
+    ];
+    let gate_up = [
+        (intermediate, tensor("mlp.gate_proj", &[intermediate, hidden])?),
+        (intermediate, tensor("mlp.up_proj", &[intermediate, hidden])?),
+    ];
+    Ok(Layer {
+        norm_attention: device.vector(hidden, tensor("input_layernorm", &[hidden])?)?,
+        qkv: device.stacked(hidden, &qkv)?,
+        output: device.matrix(hidden, queries, tensor("self_attn.o_proj", &[hidden, queries])?)?,
+        norm_mlp: device.vector(hidden, tensor("post_attention_layernorm", &[hidden])?)?,
+        gate_up: device.stacked(hidden, &gate_up)?,
+        down: device.matrix(hidden, intermediate, tensor("mlp.down_proj", &[hidden, intermediate])?)?,
+    })
+}
+
+impl From<DeviceError> for RunError {
+    fn from(error: DeviceError) -> RunError {
+        RunError::Device(error.to_string())
+    }
+}

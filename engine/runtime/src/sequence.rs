@@ -1,0 +1,111 @@
+//! One sequence: its request, its known tokens, and what the engine has done for it so far.
+//!
+//! Apart so that the scheduler moves sequences without knowing sampling or text. Must not know: other sequences,
+//! the block pool, the runner.
+
+use crate::block_pool::BlockId;
+use crate::detokenizer::Detokenizer;
+use crate::reasoning::Classifier;
+use crate::sampler::Sampling;
+use crate::stop::StopMatcher;
+
+/// Names one sequence; chosen by the caller, unique among those alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u64);
+
+/// One sequence to generate. Several choices or prompts are several requests, joined by the caller.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    pub id: SequenceId,
+    /// Token ids; not empty.
+    pub prompt: Vec<u32>,
+    pub sampling: Sampling,
+}
+
+/// Instants of a sequence, in the caller's monotonic nanoseconds. Filled by the engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stamps {
+    /// When the engine took the request in.
+    pub queued: Option<u64>,
+    /// Top of the first step that admitted it; kept over preemption and chunks.
+    pub scheduled: Option<u64>,
+    /// End of the step that produced the first output token.
+    pub first: Option<u64>,
+    /// End of the step that produced the latest output token.
+    pub last: Option<u64>,
+}
+
+/// What stopped a sequence, other than the model's own end token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopCause {
+    /// A stop string, cut from the text.
+    Text(String),
+    /// One of the request's stop token ids.
+    TokenId(u32),
+}
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// A stop string or token; `None` when it was the model's own end token.
+    Stop { stop: Option<StopCause> },
+    /// The token limit of the request or of the context was reached.
+    Length,
+    /// The caller aborted it.
+    Abort,
+    /// The runner failed on a step of this sequence.
+    Error(String),
+}
+
+/// Token counts of a sequence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub tokens_prompt: u32,
+    /// Prompt tokens whose keys and values did not have to be computed.
+    pub tokens_cached: u32,
+    /// Tokens produced, the stop token included.
+    pub tokens_output: u32,
+}
+
+/// A sequence inside the engine.
+pub(crate) struct Sequence {
+    pub id: SequenceId,
+    pub sampling: Sampling,
+    /// The request's seed, or one that the engine derived.
+    pub seed: u64,
+    pub tokens_prompt: usize,
+    /// Prompt, then output.
+    pub tokens: Vec<u32>,
+    /// Leading tokens whose keys are in the cache.
+    pub computed: usize,
+    /// Tokens of this step; 0 when it is not in the step.
+    pub planned: usize,
+    /// Blocks held, in order.
+    pub blocks: Vec<BlockId>,
+    pub stamps: Stamps,
+    pub preemptions: u32,
+    pub detokenizer: Detokenizer,
+    pub stop: StopMatcher,
+    pub classifier: Classifier,
+}
+
+impl Sequence {
+    /// Known tokens that still have to run; 0 only between a step's end and its new token.
+    pub fn pending(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Output tokens so far.
+    pub fn tokens_output(&self) -> usize {
+        self.tokens.len() - self.tokens_prompt
+    }
+
+    pub fn usage(&self) -> Usage {
+        Usage {
+            tokens_prompt: self.tokens_prompt as u32,
+            // There is no prefix cache: every prompt token was computed, so this is a true 0.
+            tokens_cached: 0,
+            tokens_output: self.tokens_output() as u32,
+        }
+    }
+}
