@@ -4,7 +4,7 @@
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::Value as Json;
 use thiserror::Error as ThisError;
 
@@ -59,8 +59,12 @@ impl ChatTemplate {
     pub fn render(&self, context: &Json) -> Result<String, ChatError> {
         let environment = self.environment.as_ref().ok_or(ChatError::Absent)?;
         let template = environment.get_template(NAME).map_err(classify)?;
-        let specials: Value = self.specials.iter().map(|(key, text)| (key.clone(), text.clone())).collect();
-        template.render(context! { ..Value::from(Serde(context)), ..specials }).map_err(classify)
+        let mut merged = serde_json::Map::new();
+        merged.extend(self.specials.iter().map(|(key, text)| (key.clone(), Json::from(text.as_str()))));
+        merged.extend(
+            context.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())),
+        );
+        template.render(Value::from(Serde(&merged))).map_err(classify)
     }
 }
 

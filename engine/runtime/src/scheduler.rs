@@ -34,7 +34,7 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub fn new(bounds: Bounds, blocks: u32) -> Scheduler {
+    pub fn new(bounds: Bounds, blocks: usize) -> Scheduler {
         Scheduler { bounds, pool: BlockPool::new(blocks), waiting: VecDeque::new(), running: Vec::new() }
     }
 
@@ -65,7 +65,7 @@ impl Scheduler {
         }
         let index = self.running.iter().position(|sequence| sequence.id == id)?;
         let mut sequence = self.running.remove(index);
-        free(&mut self.pool, &mut sequence);
+        self.pool.give_back(&mut sequence.blocks);
         Some(sequence)
     }
 
@@ -95,7 +95,7 @@ impl Scheduler {
             BatchSequence {
                 tokens: sequence.tokens[sequence.computed..context].to_vec(),
                 context,
-                blocks: sequence.blocks.iter().map(|block| block.0).collect(),
+                blocks: sequence.blocks.clone(),
                 logits: if context == sequence.tokens.len() { LogitRows::Last } else { LogitRows::None },
             }
         };
@@ -126,7 +126,7 @@ impl Scheduler {
     /// # Panics
     /// When they do not.
     pub fn check_integrity(&self) {
-        self.pool.check_integrity(self.running.iter().flat_map(|sequence| sequence.blocks.iter().copied()));
+        self.pool.check_integrity(self.running.iter().flat_map(|sequence| &sequence.blocks));
         assert!(self.running.len() <= self.bounds.sequences_max, "more sequences run than may");
         for sequence in &self.running {
             assert!(sequence.computed < sequence.tokens.len(), "a running sequence has nothing to run");
@@ -163,21 +163,18 @@ impl Scheduler {
                 *budget -= chunk;
                 return preempted;
             }
-            // A victim that was planned already gives its share of the step back.
-            *budget += self.preempt_newest();
+            self.preempt_newest();
             preempted = Preempted::Some;
         }
     }
 
-    /// Sends the newest running sequence back to the queue; gives the tokens it was planned with.
-    fn preempt_newest(&mut self) -> usize {
+    fn preempt_newest(&mut self) {
         let mut sequence = self.running.pop().expect("a sequence that lacks blocks is running");
-        free(&mut self.pool, &mut sequence);
+        self.pool.give_back(&mut sequence.blocks);
         sequence.computed = 0;
+        sequence.planned = 0;
         sequence.preemptions += 1;
-        let planned = std::mem::take(&mut sequence.planned);
         self.waiting.push_front(sequence);
-        planned
     }
 
     /// Admits from the head of the queue while all of a sequence's known tokens have room.
@@ -214,12 +211,6 @@ impl Preempted {
                 Preempted::Some
             }
         }
-    }
-}
-
-fn free(pool: &mut BlockPool, sequence: &mut Sequence) {
-    for block in sequence.blocks.drain(..) {
-        pool.release(block);
     }
 }
 
