@@ -16,7 +16,8 @@ mod message;
 
 pub use codec::{CodecError, Decoder, FRAME_BYTES_MAX, encode};
 pub use message::{
-    FinishReason, FromEngine, FromGateway, OutputPart, OutputSplit, RequestStamps, State, VERSIONS, VersionRange,
+    FinishReason, FromEngine, FromGateway, OutputPart, OutputSplit, RequestStamps, State, VERSIONS,
+    VersionRange,
 };
 
 /// Header by which the gateway names a request to the engine; the engine's stamps carry the same id.

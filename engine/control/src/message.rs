@@ -39,22 +39,33 @@ pub enum FromEngine {
         models: Vec<String>,
     },
     /// The connection will be closed; `reason` is for people.
-    Refused { reason: String },
+    Refused {
+        reason: String,
+    },
     State(State),
     Stamps(RequestStamps),
-    Pong { nonce: u64 },
+    Pong {
+        nonce: u64,
+    },
 }
 
 /// What the gateway says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FromGateway {
-    Hello { versions: VersionRange, gateway_version: String },
+    Hello {
+        versions: VersionRange,
+        gateway_version: String,
+    },
     /// Ends the request's work at once. Unknown ids are ignored: the request may have ended meanwhile.
-    Abort { request_id: String },
+    Abort {
+        request_id: String,
+    },
     /// Finish what runs, refuse what comes.
     Drain,
-    Ping { nonce: u64 },
+    Ping {
+        nonce: u64,
+    },
 }
 
 /// What the engine holds at one instant.

@@ -1,32 +1,26 @@
-//! `pitot-engine`: reads the command and runs it. Apart because a binary needs a place where arguments meet what they ask for.
-//! Must not know how anything is done.
-
-mod pull;
+//! `pitot-engine`: the inference engine, the fetching of models, and a look at the configuration.
+//!
+//! Apart from the library so that tests run the same engine in their own process. Must not know: how anything is
+//! done.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-#[derive(Parser)]
-#[command(name = "pitot-engine", version, about = "Serves a language model on this machine")]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
-    Pull(pull::PullArguments),
-}
+use pitot_server::arguments::{self, Called};
+use pitot_server::{config_show, pull, serve};
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Pull(arguments) => pull::run(arguments).map(|_| ()),
+    let called = match arguments::parse(std::env::args_os()) {
+        Ok(called) => called,
+        Err(error) => error.exit(),
     };
-    match result {
+    let done = match called {
+        Called::Serve(sources, end) => serve::run(&sources, end),
+        Called::Pull(arguments) => pull::run(arguments).map(|_| ()),
+        Called::ConfigShow(sources, form) => config_show::run(&sources, form),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // In words, without a backtrace: what fails here is the world's doing, not a defect.
             eprintln!("pitot-engine: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,0 +1,198 @@
+//! A job's outputs as server-sent events, or gathered into one body.
+//!
+//! Apart from the endpoints' shapes: this knows what comes when. Dropped, it drops the job's channel, by which the
+//! engine ends the job. Must not know: HTTP heads, sockets.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use pitot_runtime::{Channel, Finish, Output, Tokenizer};
+use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::engine_thread::{Event, Events};
+use crate::openai::common::{Delivery, Endpoint, Reply, Scored, Totals, frame};
+use crate::openai::error::ApiError;
+use crate::openai::{chat, completions};
+
+const DONE: &str = "[DONE]";
+const MARKERS: [&str; 2] = ["<think>", "</think>"];
+
+/// An answer in the making.
+pub struct Answer {
+    events: Events,
+    reply: Reply,
+    tokenizer: Arc<Tokenizer>,
+    choices: Vec<Choice>,
+    totals: Totals,
+    /// Held until the answer is out.
+    _permit: OwnedSemaphorePermit,
+}
+
+/// One sequence.
+#[derive(Default)]
+struct Choice {
+    /// What its latest text was; content before the first.
+    reasoning: bool,
+    begun: bool,
+    reasoning_text: String,
+    text: String,
+    scored: Vec<Scored>,
+    /// Characters of the tokens that were listed with log-probabilities.
+    offset: usize,
+    finish: Option<Finish>,
+}
+
+/// Something to show of one sequence.
+struct Piece {
+    channel: Channel,
+    text: String,
+    scored: Option<Scored>,
+}
+
+impl Answer {
+    pub fn new(
+        events: Events,
+        reply: Reply,
+        tokenizer: Arc<Tokenizer>,
+        permit: OwnedSemaphorePermit,
+    ) -> Answer {
+        let choices = (0..reply.sequences).map(|_| Choice::default()).collect();
+        Answer { events, reply, tokenizer, choices, totals: Totals::default(), _permit: permit }
+    }
+
+    /// Waits for all outputs and writes the body.
+    ///
+    /// # Errors
+    /// When the engine failed on any sequence.
+    pub async fn whole(mut self) -> Result<String, ApiError> {
+        while self.totals.ended() < self.choices.len() {
+            let event = self.events.recv().await;
+            let (index, piece, finish) = self.take(event)?;
+            let choice = &mut self.choices[index];
+            match piece.channel {
+                Channel::Reasoning => choice.reasoning_text.push_str(&piece.text),
+                Channel::Content | Channel::Unclassified => choice.text.push_str(&piece.text),
+            }
+            choice.scored.extend(piece.scored);
+            choice.finish = finish;
+        }
+        let choices = self.choices.iter().enumerate().map(|(index, choice)| {
+            let Choice { reasoning_text, text, scored, finish, .. } = choice;
+            let finish = finish.as_ref().unwrap_or(&Finish::Abort);
+            match self.reply.endpoint {
+                Endpoint::Chat => chat::choice(index, reasoning_text, text, scored, finish),
+                Endpoint::Completions => completions::choice(index, text, scored, finish),
+            }
+        });
+        let choices: Vec<Value> = choices.collect();
+        Ok(frame(&self.reply, &choices, Some(&self.totals)))
+    }
+
+    /// The events of a stream, each when its output arrives.
+    pub fn stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
+        let start = (Some(self), VecDeque::new());
+        futures_util::stream::unfold(start, |(mut answer, mut ready)| async move {
+            loop {
+                if let Some(bytes) = ready.pop_front() {
+                    return Some((Ok(bytes), (answer, ready)));
+                }
+                let mut going = answer.take()?;
+                let event = going.events.recv().await;
+                match going.chunks(event, &mut ready) {
+                    // Without [DONE], which would say that all is well.
+                    Err(error) => ready.push_back(sse(&error.body())),
+                    Ok(()) if going.totals.ended() == going.choices.len() => {
+                        if going.reply.delivery == Delivery::StreamWithUsage {
+                            ready.push_back(sse(&frame(&going.reply, &[], Some(&going.totals))));
+                        }
+                        ready.push_back(sse(DONE));
+                    }
+                    Ok(()) => answer = Some(going),
+                }
+            }
+        })
+    }
+
+    /// Adds the chunks of one output.
+    fn chunks(&mut self, event: Option<Event>, ready: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+        let (index, piece, finish) = self.take(event)?;
+        let endpoint = self.reply.endpoint;
+        let mut choices = Vec::new();
+        let choice = &mut self.choices[index];
+        if endpoint == Endpoint::Chat && !choice.begun {
+            choices.push(chat::role_chunk(index));
+        }
+        choice.begun = true;
+        if !piece.text.is_empty() || piece.scored.is_some() {
+            let scored = piece.scored.as_slice();
+            choices.push(match endpoint {
+                Endpoint::Chat => chat::text_chunk(index, piece.channel, &piece.text, scored),
+                Endpoint::Completions => completions::text_chunk(index, &piece.text, scored, choice.offset),
+            });
+            choice.offset += scored.iter().map(|scored| scored.token.chars().count()).sum::<usize>();
+        }
+        if let Some(finish) = finish {
+            choices.push(match endpoint {
+                Endpoint::Chat => chat::finish_chunk(index, &finish),
+                Endpoint::Completions => completions::finish_chunk(index, &finish),
+            });
+        }
+        ready.extend(choices.into_iter().map(|choice| sse(&frame(&self.reply, &[choice], None))));
+        Ok(())
+    }
+
+    /// Reads one output: of which sequence, what to show, and how it ended.
+    fn take(&mut self, event: Option<Event>) -> Result<(usize, Piece, Option<Finish>), ApiError> {
+        let Some(Event { index, output }) = event else {
+            return Err(ApiError::internal("the engine has stopped"));
+        };
+        match output {
+            Output::Token { token, text, channel, logprobs, .. } => {
+                let scored = logprobs.map(|logprobs| Scored::of(&self.tokenizer, token, &logprobs));
+                let (channel, text) = self.shown(index, token, text, channel);
+                Ok((index, Piece { channel, text, scored }, None))
+            }
+            Output::Finished { finish: Finish::Error(message), .. } => Err(ApiError::internal(message)),
+            Output::Finished { text, finish, stamps, usage, .. } => {
+                self.totals.add(stamps, usage);
+                let channel = self.choices[index].channel();
+                Ok((index, Piece { channel, text, scored: None }, Some(finish)))
+            }
+        }
+    }
+
+    /// A chat shows reasoning apart and without its markers; completions show the text as it is.
+    fn shown(&mut self, index: usize, token: u32, text: String, channel: Channel) -> (Channel, String) {
+        if self.reply.endpoint == Endpoint::Completions {
+            return (Channel::Content, text);
+        }
+        let choice = &mut self.choices[index];
+        match channel {
+            Channel::Reasoning => choice.reasoning = true,
+            Channel::Content => choice.reasoning = false,
+            // A marker, or a stop token with what was held back before it.
+            Channel::Unclassified => {
+                let marker =
+                    MARKERS.into_iter().find(|marker| self.tokenizer.token_id(marker) == Some(token));
+                if let Some(before) = marker.and_then(|marker| text.strip_suffix(marker)) {
+                    return (choice.channel(), before.to_owned());
+                }
+            }
+        }
+        (choice.channel(), text)
+    }
+}
+
+impl Choice {
+    fn channel(&self) -> Channel {
+        if self.reasoning { Channel::Reasoning } else { Channel::Content }
+    }
+}
+
+fn sse(data: &str) -> Bytes {
+    Bytes::from(format!("data: {data}\n\n"))
+}

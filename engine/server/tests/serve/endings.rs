@@ -1,0 +1,101 @@
+//! Callers that go away, queues that are full, and the engine's own end.
+//!
+//! Apart because these requests do not run to their end. Must not know: bodies.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+use pitot_control::FromGateway;
+use pitot_runtime::testing::ToyRunner;
+use pitot_server::serve::Stop;
+use serde_json::json;
+
+use crate::harness::{Gateway, Started, chat_body, read_answer, start};
+
+/// A request that would run for very long.
+fn long(toy: &Started, stream: bool) -> UnixStream {
+    toy.send("POST", "/v1/chat/completions", "", &chat_body(json!({ "stream": stream, "ignore_eos": true })))
+}
+
+fn endless(sets: &[&str]) -> Started {
+    start(ToyRunner::new(100_000).endless(), sets)
+}
+
+/// Ends the server and checks that nothing of it is left.
+fn ended(toy: Started) {
+    let paths = [toy.http_path(), toy.control_path()];
+    toy.runtime.block_on(toy.done).unwrap().unwrap();
+    assert!(paths.iter().all(|path| !path.exists()), "the sockets are gone");
+}
+
+#[test]
+fn a_caller_that_goes_away_frees_its_blocks() {
+    let toy = endless(&[]);
+    for stream in [true, false] {
+        let mut caller = long(&toy, stream);
+        toy.wait_for(|state| state.running == 1 && state.blocks_used > 0);
+        if stream {
+            let mut first = [0; 16];
+            caller.read_exact(&mut first).unwrap();
+        }
+        drop(caller);
+        toy.wait_for(|state| state.running == 0 && state.blocks_used == 0);
+    }
+}
+
+#[test]
+fn a_full_queue_is_refused() {
+    let toy = endless(&["scheduler.sequences_max=1", "scheduler.waiting_max=1"]);
+    let several = toy.complete(json!({ "n": 2 }));
+    assert_eq!((several.status, &several.json()["error"]["param"]), (400, &json!("n")));
+    let _running = long(&toy, true);
+    toy.wait_for(|state| state.running == 1);
+    let _waiting = long(&toy, true);
+    toy.wait_for(|state| state.waiting == 1);
+    let answer = toy.chat(json!({}));
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("queue_full")));
+    assert!(answer.head.contains("retry-after: 1"));
+}
+
+#[test]
+fn a_stop_finishes_what_runs_and_refuses_what_comes() {
+    let toy = start(ToyRunner::new(4000).endless(), &[]);
+    let running = toy.send(
+        "POST",
+        "/v1/chat/completions",
+        "",
+        &chat_body(json!({ "max_tokens": 3000, "ignore_eos": true })),
+    );
+    toy.wait_for(|state| state.running == 1);
+    let (mut gateway, _) = Gateway::greet(&toy);
+    gateway.say(&FromGateway::Drain);
+    toy.wait_for(|state| state.draining);
+    let answer = toy.chat(json!({}));
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("draining")));
+    assert_eq!(toy.ask("GET", "/health", "", "").status, 503);
+    toy.stops.blocking_send(Stop::Signal).unwrap();
+    let finished = read_answer(running).json();
+    assert_eq!(finished["usage"]["completion_tokens"], 3000);
+    ended(toy);
+}
+
+#[test]
+fn what_takes_too_long_is_aborted() {
+    let toy = endless(&["shutdown.drain_timeout_ms=20"]);
+    let running = long(&toy, false);
+    toy.wait_for(|state| state.running == 1);
+    toy.stops.blocking_send(Stop::StandardInputEnded).unwrap();
+    assert_eq!(read_answer(running).json()["choices"][0]["finish_reason"], "abort");
+    ended(toy);
+}
+
+#[test]
+fn the_second_signal_stops_at_once() {
+    let toy = endless(&["shutdown.drain_timeout_ms=3600000"]);
+    let _running = long(&toy, false);
+    toy.wait_for(|state| state.running == 1);
+    for stop in [Stop::Signal, Stop::StandardInputEnded, Stop::Signal] {
+        toy.stops.blocking_send(stop).unwrap();
+    }
+    ended(toy);
+}
