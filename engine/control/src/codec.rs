@@ -49,7 +49,7 @@ impl Decoder {
     }
 
     /// Gives the next whole message, or None until more bytes come.
-    pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, CodecError> {
+    pub fn next_message<M: DeserializeOwned>(&mut self) -> Result<Option<M>, CodecError> {
         let waiting = &self.buffer[self.start..];
         let Some((prefix, rest)) = waiting.split_first_chunk::<4>() else {
             return Ok(None);
@@ -100,7 +100,7 @@ mod tests {
             let mut seen = Vec::new();
             for piece in stream.chunks(cut) {
                 decoder.push(piece);
-                while let Some(message) = decoder.next::<FromEngine>().unwrap() {
+                while let Some(message) = decoder.next_message::<FromEngine>().unwrap() {
                     seen.push(message);
                 }
             }
@@ -112,14 +112,14 @@ mod tests {
     fn an_absurd_length_is_refused_before_it_is_awaited() {
         let mut decoder = Decoder::default();
         decoder.push(&u32::MAX.to_be_bytes());
-        assert!(matches!(decoder.next::<FromGateway>(), Err(CodecError::TooLarge { .. })));
+        assert!(matches!(decoder.next_message::<FromGateway>(), Err(CodecError::TooLarge { .. })));
     }
 
     #[test]
     fn nonsense_is_an_error_not_a_panic() {
         let mut decoder = Decoder::default();
         decoder.push(&[0, 0, 0, 3, b'x', b'y', b'z']);
-        assert!(matches!(decoder.next::<FromGateway>(), Err(CodecError::Json(_))));
+        assert!(matches!(decoder.next_message::<FromGateway>(), Err(CodecError::Json(_))));
     }
 
     #[test]

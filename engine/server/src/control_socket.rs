@@ -196,7 +196,7 @@ fn listen(stream: &mut UnixStream, decoder: &mut Decoder, id: PeerId, shared: &S
 fn receive(stream: &mut UnixStream, decoder: &mut Decoder) -> anyhow::Result<Option<FromGateway>> {
     let mut buffer = [0; 4096];
     loop {
-        if let Some(message) = decoder.next()? {
+        if let Some(message) = decoder.next_message()? {
             return Ok(Some(message));
         }
         match stream.read(&mut buffer)? {

@@ -29,18 +29,12 @@ impl WeightBytes<'_> {
         }
     }
 
-    /// Bits of value `index`, for weights kept as bf16.
-    pub(crate) fn bf16_bits(&self, index: usize) -> u16 {
-        match self {
-            WeightBytes::Bf16(bytes) => u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]),
-            WeightBytes::F16(_) | WeightBytes::F32(_) => bf16::from_f32(self.value(index)).to_bits(),
-        }
-    }
-
     /// Value `index`, exactly.
     pub(crate) fn value(&self, index: usize) -> f32 {
         match self {
-            WeightBytes::Bf16(_) => bf16::from_bits(self.bf16_bits(index)).to_f32(),
+            WeightBytes::Bf16(bytes) => {
+                bf16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
+            }
             WeightBytes::F16(bytes) => f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
             WeightBytes::F32(bytes) => {
                 let at = 4 * index;

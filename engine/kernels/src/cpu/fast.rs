@@ -4,21 +4,38 @@
 //! throughout; bf16 weights are widened exactly. Must not know: sequences, models.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use super::bytes::Kept;
+use super::attention::{self, Queries};
+use super::cache::{Cache, Layout, zeroed};
 use super::panel::{LANES, Packed};
-use super::pool::Pool;
-use super::vector::{self, Attended, Path, Rows, Tile};
+use super::path::Path;
+use super::pool::{Disjoint, Pool};
+use super::tile::{self, PANELS_MAX, ROWS_MAX, Rows, Tile};
+use super::vector;
 use crate::{Device, DeviceError, HeadShape, Rope, Span, WeightBytes};
 
 /// Below this many values an operation is done by the calling thread alone: to wake another costs more.
 const PARALLEL_VALUES_MIN: usize = 16 * 1024;
-/// Panels that a thread takes at a time.
-const PANELS_PER_TASK: usize = 4;
+/// Queries that attention takes as one task, about: enough that keys and values are read from a near cache, few
+/// enough that their scores stay in it.
+const QUERIES_PER_TASK: usize = 24;
 
 thread_local! {
-    /// Scratch for attention scores; it grows to the longest context and stays.
-    static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::new()) };
+}
+
+/// What one thread of attention works in; it grows to the longest context and stays.
+struct Scratch {
+    queries: Vec<f32>,
+    scores: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl Scratch {
+    const fn new() -> Self {
+        Scratch { queries: Vec::new(), scores: Vec::new(), out: Vec::new() }
+    }
 }
 
 /// All cores of this machine.
@@ -73,37 +90,6 @@ impl Table {
     }
 }
 
-/// Keys and values, per layer (blocks, kv_heads, block_tokens, head_dim): a head's tokens of a block lie together.
-#[derive(Debug)]
-pub struct Cache {
-    block_tokens: usize,
-    layers: Vec<(Vec<f32>, Vec<f32>)>,
-}
-
-/// A slice whose parts several threads write. Whoever takes a part guarantees that no other part overlaps it.
-struct Disjoint {
-    start: *mut f32,
-    length: usize,
-}
-
-// SAFETY: parts are handed out by `part`, whose callers guarantee that they do not overlap.
-unsafe impl Sync for Disjoint {}
-
-impl Disjoint {
-    fn new(values: &mut [f32]) -> Self {
-        Disjoint { start: values.as_mut_ptr(), length: values.len() }
-    }
-
-    /// # Safety
-    /// No two parts in use at the same time may overlap, and the slice must outlive them.
-    #[expect(clippy::mut_from_ref, reason = "the point of the type; callers guarantee disjointness")]
-    unsafe fn part(&self, at: usize, length: usize) -> &mut [f32] {
-        assert!(at + length <= self.length, "a part reaches past the end");
-        // SAFETY: in bounds by the assertion, disjoint by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), length) }
-    }
-}
-
 impl Device for Cpu {
     type Activations = Table;
     type Matrix = Packed;
@@ -116,14 +102,14 @@ impl Device for Cpu {
 
     fn matrix(&self, rows: usize, columns: usize, source: WeightBytes<'_>) -> Result<Packed, DeviceError> {
         source.check("matrix", rows, columns)?;
-        Ok(Packed::new(columns, &[(rows, source)]))
+        Packed::new(&self.pool, columns, &[(rows, source)])
     }
 
     fn stacked(&self, columns: usize, parts: &[(usize, WeightBytes<'_>)]) -> Result<Packed, DeviceError> {
         for (rows, source) in parts {
             source.check("part of a stacked matrix", *rows, columns)?;
         }
-        Ok(Packed::new(columns, parts))
+        Packed::new(&self.pool, columns, parts)
     }
 
     fn vector(&self, length: usize, source: WeightBytes<'_>) -> Result<Vec<f32>, DeviceError> {
@@ -142,13 +128,11 @@ impl Device for Cpu {
         block_tokens: usize,
         shape: HeadShape,
     ) -> Result<Cache, DeviceError> {
-        let values = blocks.saturating_mul(block_tokens).saturating_mul(shape.kv_heads * shape.head_dim);
-        let layer = |_| Ok((zeroed(values)?, zeroed(values)?));
-        Ok(Cache { block_tokens, layers: (0..layers).map(layer).collect::<Result<_, DeviceError>>()? })
+        Cache::new(layers, blocks, Layout::new(shape, block_tokens))
     }
 
     fn kv_block_bytes(&self, layers: usize, block_tokens: usize, shape: HeadShape) -> usize {
-        layers * block_tokens * shape.kv_heads * shape.head_dim * 2 * size_of::<f32>()
+        layers * Layout::new(shape, block_tokens).block_bytes()
     }
 
     fn embed(&self, table: &Packed, ids: &[u32], out: &mut Table) {
@@ -180,14 +164,12 @@ impl Device for Cpu {
         assert_eq!(x.columns, weight.columns, "the inner sizes of a product differ");
         assert_eq!(out.columns, weight.rows, "the outer size of a product differs");
         let columns = out.columns;
-        let x = Rows { values: &x.values[..rows * x.columns], columns: x.columns, rows };
+        let x = Rows { values: &x.values[..rows * x.columns], stride: x.columns, columns: x.columns, rows };
         let shared = Disjoint::new(&mut out.values[..rows * columns]);
-        let tasks = weight.panels().div_ceil(PANELS_PER_TASK);
-        self.pool.run(tasks, &|task| {
-            let first = task * PANELS_PER_TASK;
-            let last = (first + PANELS_PER_TASK).min(weight.panels());
+        let cut = Cut::new(weight.panels(), self.pool.threads());
+        self.pool.run(cut.tasks(), &|task| {
             // SAFETY: a task writes only the columns of its own panels, and tasks run once.
-            unsafe { multiply_panels(self.path, x, weight, first..last, &shared) };
+            unsafe { multiply_panels(self.path, x, weight, cut.panels(task), &shared) };
         });
     }
 
@@ -205,18 +187,10 @@ impl Device for Cpu {
         self.each_row(positions.len(), qkv, |row, qkv| {
             turn_heads(&mut qkv[..turned], shape.head_dim, rope, positions[row]);
         });
-        let block_tokens = cache.block_tokens;
-        let (keys, values) = &mut cache.layers[layer];
         for (row, slot) in slots.iter().enumerate() {
-            let row = qkv.row(row);
-            let (block, offset) = (*slot as usize / block_tokens, *slot as usize % block_tokens);
-            for head in 0..shape.kv_heads {
-                let to = ((block * shape.kv_heads + head) * block_tokens + offset) * shape.head_dim;
-                let key = (shape.heads + head) * shape.head_dim;
-                let value = key + shape.kv_heads * shape.head_dim;
-                keys[to..to + shape.head_dim].copy_from_slice(&row[key..key + shape.head_dim]);
-                values[to..to + shape.head_dim].copy_from_slice(&row[value..value + shape.head_dim]);
-            }
+            let (keys, values) =
+                qkv.row(row)[shape.output_columns()..].split_at(shape.kv_heads * shape.head_dim);
+            cache.store(layer, *slot, keys, values);
         }
     }
 
@@ -230,40 +204,44 @@ impl Device for Cpu {
         cache: &Cache,
         out: &mut Table,
     ) {
-        let block_tokens = cache.block_tokens;
-        let (keys, values) = &cache.layers[layer];
-        let group = shape.heads / shape.kv_heads * shape.head_dim;
-        let block_values = shape.kv_heads * block_tokens * shape.head_dim;
-        // Where each span's blocks begin for head 0; head h is a fixed distance further on.
-        let starts: Vec<Vec<usize>> = spans
-            .iter()
-            .map(|span| span.blocks.iter().map(|block| *block as usize * block_values).collect())
-            .collect();
-        let jobs: Vec<(usize, usize)> = spans
-            .iter()
-            .enumerate()
-            .flat_map(|(span, at)| (0..at.rows).map(move |row| (span, row)))
-            .collect();
+        let (layout, layer) = (cache.layout, &cache.layers[layer]);
+        let group = shape.heads / shape.kv_heads;
+        let rows_each = (QUERIES_PER_TASK / group).max(1);
+        // The last rows of a span see the most, so they go first and no thread is left with one at the end.
+        let parts = |span: usize| (0..spans[span].rows).step_by(rows_each).rev().map(move |row| (span, row));
+        let jobs: Vec<(usize, usize)> = (0..spans.len()).flat_map(parts).collect();
         let columns = out.columns;
         let shared = Disjoint::new(&mut out.values);
         self.pool.run(jobs.len() * shape.kv_heads, &|task| {
-            let (span_index, row) = jobs[task / shape.kv_heads];
-            let head = task % shape.kv_heads;
-            let span = &spans[span_index];
-            let shift = head * block_tokens * shape.head_dim;
-            let job = Attended {
-                queries: &qkv.row(span.row + row)[head * group..(head + 1) * group],
-                dim: shape.head_dim,
-                scale,
-                seen: span.context - span.rows + row + 1,
-                block_tokens,
-                starts: &starts[span_index],
-                keys: &keys[shift..],
-                values: &values[shift..],
-            };
-            // SAFETY: each pair of row and head is one task and has its own part.
-            let out = unsafe { shared.part((span.row + row) * columns + head * group, group) };
-            SCORES.with_borrow_mut(|scores| vector::attend(self.path, &job, scores, out));
+            let (span, first) = jobs[task / shape.kv_heads];
+            let (span, head) = (&spans[span], task % shape.kv_heads);
+            let rows = rows_each.min(span.rows - first);
+            let width = group * shape.head_dim;
+            SCRATCH.with_borrow_mut(|scratch| {
+                let Scratch { queries, scores, out } = scratch;
+                queries.clear();
+                for row in span.row + first..span.row + first + rows {
+                    let row = &qkv.row(row)[head * width..(head + 1) * width];
+                    queries.extend(row.iter().map(|query| query * scale));
+                }
+                out.resize(rows * width, 0.0);
+                let job = Queries {
+                    values: queries,
+                    group,
+                    seen: span.context - span.rows + first + 1,
+                    head,
+                    blocks: span.blocks,
+                    layout,
+                    key_lines: layer.keys.all(),
+                    value_lines: layer.values.all(),
+                };
+                attention::attend(self.path, &job, scores, out);
+                for (row, out) in out.chunks_exact(width).enumerate() {
+                    let at = (span.row + first + row) * columns + head * width;
+                    // SAFETY: each pair of row and head belongs to one task and has its own part.
+                    unsafe { shared.part(at, width) }.copy_from_slice(out);
+                }
+            });
         });
     }
 
@@ -285,39 +263,60 @@ impl Device for Cpu {
     }
 }
 
+/// How the panels of a matrix are shared out: tasks of four, and towards the end one such task for each thread cut
+/// in halves, so that threads end together.
+struct Cut {
+    panels: usize,
+    wide: usize,
+}
+
+impl Cut {
+    fn new(panels: usize, threads: usize) -> Self {
+        Cut { panels, wide: (panels / PANELS_MAX).saturating_sub(threads) }
+    }
+
+    fn tasks(&self) -> usize {
+        self.wide + (self.panels - self.wide * PANELS_MAX).div_ceil(2)
+    }
+
+    fn panels(&self, task: usize) -> Range<usize> {
+        if task < self.wide {
+            return task * PANELS_MAX..(task + 1) * PANELS_MAX;
+        }
+        let first = self.wide * PANELS_MAX + (task - self.wide) * 2;
+        first..(first + 2).min(self.panels)
+    }
+}
+
 /// # Safety
 /// No other thread may write the columns of these panels meanwhile.
 unsafe fn multiply_panels(
     path: Path,
     x: Rows<'_>,
     weight: &Packed,
-    panels: std::ops::Range<usize>,
-    out: &Disjoint,
+    panels: Range<usize>,
+    out: &Disjoint<'_, f32>,
 ) {
-    let bf16 = weight.kept == Kept::Bf16;
-    let mut tile: Tile = [[[0.0; LANES]; 2]; 8];
+    let mut tile: Tile = [[[0.0; LANES]; PANELS_MAX]; ROWS_MAX];
+    let (rows_max, panels_max) = path.tile(x.rows);
     let mut panel = panels.start;
     while panel < panels.end {
-        let width = if path == Path::Avx512 { 2.min(panels.end - panel) } else { 1 };
-        let lines = [weight.panel(panel), weight.panel(panel + width - 1)];
-        for first in (0..x.rows).step_by(path.tile_rows()) {
-            let rows = path.tile_rows().min(x.rows - first);
-            let part = Rows { values: &x.values[first * x.columns..], columns: x.columns, rows };
-            match width {
-                2 => vector::two_panels(path, bf16, part, lines, &mut tile),
-                _ => vector::one_panel(path, bf16, part, lines, &mut tile),
-            }
+        let left = panels.end - panel;
+        let count = [4, 2, 1].into_iter().find(|count| *count <= left.min(panels_max)).unwrap_or(1);
+        let lines = weight.panels_from(panel, count);
+        for first in (0..x.rows).step_by(rows_max) {
+            let rows = rows_max.min(x.rows - first);
+            let part = Rows { values: &x.values[first * x.stride..], rows, ..x };
+            tile::multiply(path, part, count, lines, &mut tile);
+            let column = panel * LANES;
+            let length = (count * LANES).min(weight.rows - column);
             for (row, sums) in tile.iter().take(rows).enumerate() {
-                for (at, sums) in sums.iter().take(width).enumerate() {
-                    let column = (panel + at) * LANES;
-                    let length = LANES.min(weight.rows - column);
-                    // SAFETY: these columns belong to this call's panels alone, by the caller's promise.
-                    let out = unsafe { out.part((first + row) * weight.rows + column, length) };
-                    out.copy_from_slice(&sums[..length]);
-                }
+                // SAFETY: these columns belong to this call's panels alone, by the caller's promise.
+                let out = unsafe { out.part((first + row) * weight.rows + column, length) };
+                out.copy_from_slice(&sums.as_flattened()[..length]);
             }
         }
-        panel += width;
+        panel += count;
     }
 }
 
@@ -331,15 +330,4 @@ fn turn_heads(heads: &mut [f32], dim: usize, rope: &Rope, position: u32) {
             head[pair + half] = b * cosine + a * sine;
         }
     }
-}
-
-/// Room for values, or an error where there is none; the pages are given by the system when first written.
-fn zeroed(values: usize) -> Result<Vec<f32>, DeviceError> {
-    let out_of_memory = DeviceError::OutOfMemory { bytes: values.saturating_mul(size_of::<f32>()) };
-    let mut room: Vec<f32> = Vec::new();
-    if room.try_reserve_exact(values).is_err() {
-        return Err(out_of_memory);
-    }
-    drop(room);
-    Ok(vec![0.0; values])
 }

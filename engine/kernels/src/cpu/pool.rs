@@ -6,6 +6,7 @@
 //! computed.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -224,6 +225,32 @@ fn spin(spun: &mut usize) -> bool {
     }
     *spun += SPINS_PER_LOOK;
     *spun > SPINS_MAX
+}
+
+/// A slice whose parts several threads write. Whoever takes a part guarantees that no other part overlaps it.
+pub struct Disjoint<'a, T> {
+    start: *mut T,
+    length: usize,
+    borrowed: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: parts are handed out by `part`, whose callers guarantee that they do not overlap; a part may be used on
+// another thread, as `T: Send` allows.
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+
+impl<'a, T> Disjoint<'a, T> {
+    pub fn new(values: &'a mut [T]) -> Self {
+        Disjoint { start: values.as_mut_ptr(), length: values.len(), borrowed: PhantomData }
+    }
+
+    /// # Safety
+    /// No two parts in use at the same time may overlap.
+    #[expect(clippy::mut_from_ref, reason = "the point of the type; callers guarantee disjointness")]
+    pub unsafe fn part(&self, at: usize, length: usize) -> &mut [T] {
+        assert!(at <= self.length && length <= self.length - at, "a part reaches past the end");
+        // SAFETY: in bounds by the assertion, disjoint by the caller's promise, borrowed for as long as `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), length) }
+    }
 }
 
 #[cfg(test)]

@@ -201,7 +201,7 @@ impl Gateway {
     pub fn hear(&mut self) -> Option<FromEngine> {
         let mut buffer = [0; 1024];
         loop {
-            if let Some(message) = self.decoder.next().unwrap() {
+            if let Some(message) = self.decoder.next_message().unwrap() {
                 return Some(message);
             }
             match self.stream.read(&mut buffer).unwrap() {
@@ -228,6 +228,6 @@ impl Gateway {
             self.decoder.push(&buffer[..bytes]);
         }
         self.stream.set_nonblocking(false).unwrap();
-        std::iter::from_fn(|| self.decoder.next().unwrap()).collect()
+        std::iter::from_fn(|| self.decoder.next_message().unwrap()).collect()
     }
 }

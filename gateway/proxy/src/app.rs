@@ -1,0 +1,113 @@
+//! Everything the gateway holds, put together once: the only place where everything meets.
+//!
+//! Apart so that no module reaches for another behind the reader's back: what a part needs, it is handed here.
+//! Must not know: how a request is forwarded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::Context;
+use pitot_config::gateway::{Case2, Settings, UsageSupport};
+use pitot_measure::rates::Windows;
+use pitot_measure::{Options, UsageCapability};
+
+use crate::emit::Emitter;
+use crate::engine_link::EngineLink;
+use crate::sinks::journal::Journal;
+use crate::sinks::live::Live;
+use crate::sinks::prometheus::Metrics;
+use crate::upstream::Upstream;
+
+/// The gateway's state, shared by all its threads.
+#[derive(Debug)]
+pub struct App {
+    pub settings: Settings,
+    pub upstream: Upstream,
+    pub link: Arc<EngineLink>,
+    pub emitter: Emitter,
+    draining: AtomicBool,
+    in_flight: AtomicUsize,
+}
+
+impl App {
+    /// Opens what has to be opened. Listens to nothing yet.
+    pub fn new(settings: Settings) -> anyhow::Result<Arc<Self>> {
+        let journal = match &settings.journal {
+            Some(journal) => Some(Journal::open(journal).map_err(anyhow::Error::msg)?),
+            None => None,
+        };
+        let metrics = Metrics::new(settings.metrics.models_max).context("cannot register the metrics")?;
+        let live = Live::new(settings.requests.kept, Windows::new(settings.metrics.models_max));
+        let link = EngineLink::start(settings.upstream.control_socket.clone())
+            .context("cannot start the thread of the control channel")?;
+        Ok(Arc::new(App {
+            upstream: Upstream::new(&settings),
+            link,
+            emitter: Emitter::new(metrics, live, journal),
+            draining: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            settings,
+        }))
+    }
+
+    /// The part of the configuration that the measuring core takes.
+    pub fn measure_options(&self) -> Options {
+        let measure = &self.settings.measure;
+        Options {
+            http_error_from: measure.http_error_from,
+            case2: match measure.case2 {
+                Case2::Default => pitot_measure::Case2::Default,
+                Case2::Strict => pitot_measure::Case2::Strict,
+            },
+            inline_think: if measure.inline_think {
+                pitot_measure::InlineThink::Reasoning
+            } else {
+                pitot_measure::InlineThink::Content
+            },
+            observe_deadline: measure.observe_deadline,
+            usage_capability: match self.settings.upstream.usage {
+                UsageSupport::StreamOptions => UsageCapability::StreamOptions,
+                UsageSupport::Always => UsageCapability::Always,
+                UsageSupport::Never => UsageCapability::Never,
+            },
+            ..Options::default()
+        }
+    }
+
+    /// Whether new requests are refused because the gateway is about to end.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Refuses new requests from now on; those that run go on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Requests that have been accepted and not yet ended.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request in until the guard is dropped.
+    pub fn enter(self: &Arc<Self>) -> InFlight {
+        let others = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.emitter.metrics.in_flight(others + 1);
+        InFlight { app: Arc::clone(self), others }
+    }
+}
+
+/// One request in flight.
+#[derive(Debug)]
+pub struct InFlight {
+    app: Arc<App>,
+    /// Requests that were in flight when this one came.
+    pub others: usize,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let before = self.app.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.app.emitter.metrics.in_flight(before.saturating_sub(1));
+    }
+}

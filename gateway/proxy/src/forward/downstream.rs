@@ -1,0 +1,159 @@
+//! The caller's side of a request: its head, its body, and what is written to it.
+//!
+//! Apart so that what pingora's session needs (keep-alive, chunking, draining) is said once. Must not know:
+//! upstreams, records.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::ServerSession;
+use pingora::{Error, ErrorType, Result};
+use pitot_measure::Deadline;
+use tokio::time::Instant;
+
+use super::{Stop, collect};
+use crate::decide;
+use crate::error::Failure;
+
+/// Longest time that one write to the caller may make no progress before it counts as gone.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest silence within a request's body.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// What is read and thrown away of a body that was refused, so that the caller gets to read why.
+const REFUSED_BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
+const REFUSED_BODY_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What a wait ended with.
+#[derive(Debug)]
+pub enum Waited<T> {
+    Done(T),
+    ClientLeft,
+    Deadline(Deadline),
+}
+
+/// The caller's side.
+pub struct Caller<'s> {
+    session: &'s mut ServerSession,
+}
+
+impl<'s> Caller<'s> {
+    pub fn new(session: &'s mut ServerSession) -> Self {
+        session.set_read_timeout(Some(READ_TIMEOUT));
+        session.set_write_timeout(Some(WRITE_TIMEOUT));
+        // A request sent ahead on the same connection is not a caller that left.
+        session.set_pipelining_enabled(true);
+        Caller { session }
+    }
+
+    pub fn head(&self) -> &RequestHeader {
+        self.session.req_header()
+    }
+
+    /// The status that went out, if a head has been written.
+    pub fn status(&self) -> Option<u16> {
+        self.session.response_written().map(|head| head.status.as_u16())
+    }
+
+    /// Reads the whole body.
+    pub async fn read_body(&mut self, limit: usize) -> std::result::Result<Bytes, Stop> {
+        let expects = self.head().headers.get(http::header::EXPECT);
+        if expects.is_some_and(|expects| expects.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+            self.session.write_continue_response().await.map_err(|_| Stop::ClientLeft)?;
+        }
+        let mut body = BytesMut::new();
+        loop {
+            match self.session.read_request_body().await {
+                Ok(Some(chunk)) => {
+                    collect(&mut body, &chunk, limit).ok_or_else(|| Stop::Failed(decide::too_large(limit)))?
+                }
+                Ok(None) => return Ok(body.freeze()),
+                Err(_) => return Err(Stop::ClientLeft),
+            }
+        }
+    }
+
+    /// Waits for `what` unless the caller leaves or the deadline passes first.
+    pub async fn wait<T>(
+        &mut self,
+        what: impl Future<Output = T>,
+        until: Option<(Instant, Deadline)>,
+    ) -> Waited<T> {
+        let deadline = async {
+            match until {
+                Some((instant, deadline)) => {
+                    tokio::time::sleep_until(instant).await;
+                    deadline
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            done = what => Waited::Done(done),
+            _ = self.session.read_body_or_idle(true) => Waited::ClientLeft,
+            deadline = deadline => Waited::Deadline(deadline),
+        }
+    }
+
+    pub async fn write_head(&mut self, head: ResponseHeader) -> std::result::Result<(), Stop> {
+        self.session.write_response_header(Box::new(head)).await.map_err(|_| Stop::ClientLeft)
+    }
+
+    pub async fn write(&mut self, bytes: Bytes) -> std::result::Result<(), Stop> {
+        self.session.write_response_body(bytes, false).await.map_err(|_| Stop::ClientLeft)
+    }
+
+    pub async fn write_last(&mut self, bytes: Bytes) -> std::result::Result<(), Stop> {
+        self.session.write_response_body(bytes, true).await.map_err(|_| Stop::ClientLeft)
+    }
+
+    /// Tells of a failure: by a whole reply if nothing has gone out yet, by an event in a stream of events, and
+    /// in any other body by breaking it off.
+    pub async fn tell(&mut self, failure: &Failure, reply_id: &str) -> Result<()> {
+        let streaming = self.session.response_written().map(|head| {
+            let kind = head.headers.get(http::header::CONTENT_TYPE);
+            kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+        });
+        match streaming {
+            None => {
+                let reply = failure.reply();
+                let head = super::heads::error_head(&reply, reply_id)?;
+                if !self.session.is_body_done() {
+                    self.session.set_keepalive(None);
+                }
+                self.session.write_response_header(Box::new(head)).await?;
+                self.session.write_response_body(Bytes::from(reply.body), true).await?;
+                self.discard_body().await
+            }
+            Some(true) => self.session.write_response_body(Bytes::from(failure.event()), true).await,
+            Some(false) => self.abandon("the reply broke off"),
+        }
+    }
+
+    /// Gives the connection up.
+    pub fn abandon(&mut self, why: &'static str) -> Result<()> {
+        self.session.set_keepalive(None);
+        Error::e_explain(ErrorType::ConnectionClosed, why)
+    }
+
+    /// Reads on for a while after a refusal: a connection closed with unread bytes is reset, and the refusal
+    /// would be lost with it.
+    async fn discard_body(&mut self) -> Result<()> {
+        if self.session.is_body_done() {
+            return Ok(());
+        }
+        let discard = async {
+            let mut discarded = 0;
+            while let Ok(Some(chunk)) = self.session.read_request_body().await {
+                discarded += chunk.len();
+                if discarded > REFUSED_BODY_BYTES_MAX {
+                    break;
+                }
+            }
+        };
+        // A caller that keeps sending has had its time to read the refusal.
+        let _ = tokio::time::timeout(REFUSED_BODY_TIME_MAX, discard).await;
+        Ok(())
+    }
+}

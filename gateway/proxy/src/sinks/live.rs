@@ -1,0 +1,64 @@
+//! What is kept in memory for the admin listener: the last records and the rolling windows.
+//!
+//! Apart because it answers questions while requests run, under a lock that is held for a few microseconds only.
+//! Bounded by configuration. Must not know: HTTP, files.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pitot_measure::rates::{Rates, Windows};
+
+use crate::emit::Finished;
+
+/// The last records and the rates made of all of them.
+#[derive(Debug)]
+pub struct Live {
+    kept_max: usize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    recent: VecDeque<Arc<Finished>>,
+    windows: Windows,
+}
+
+impl Live {
+    pub fn new(kept_max: usize, windows: Windows) -> Self {
+        Live { kept_max, inner: Mutex::new(Inner { recent: VecDeque::new(), windows }) }
+    }
+
+    /// Keeps a record; the oldest goes when there are too many.
+    pub fn keep(&self, now_ns: u64, finished: Arc<Finished>) {
+        let mut inner = self.lock();
+        inner.windows.record(now_ns, &finished.record);
+        if inner.recent.len() >= self.kept_max {
+            inner.recent.pop_front();
+        }
+        inner.recent.push_back(finished);
+    }
+
+    /// Finds a request by its own id or by the id that the caller gave it (the youngest of that name).
+    pub fn find(&self, id: &str) -> Option<Arc<Finished>> {
+        let inner = self.lock();
+        let named = |finished: &&Arc<Finished>| {
+            finished.record.id == id || finished.client_request_id.as_deref() == Some(id)
+        };
+        inner.recent.iter().rev().find(named).cloned()
+    }
+
+    /// The youngest records, youngest first.
+    pub fn recent(&self, limit: usize) -> Vec<Arc<Finished>> {
+        self.lock().recent.iter().rev().take(limit).cloned().collect()
+    }
+
+    /// The rates over every rolling window.
+    pub fn rates(&self, now_ns: u64) -> Rates {
+        self.lock().windows.rates(now_ns)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Each update leaves the data whole, so a panic elsewhere does not spoil them.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

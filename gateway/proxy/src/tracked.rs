@@ -1,0 +1,112 @@
+//! One request's observer and its one end.
+//!
+//! Apart so that a request ends exactly once, whatever happens to the code that serves it: a context that is
+//! dropped unfinished still ends, with an outcome. Must not know: sockets.
+
+use std::sync::Arc;
+
+use pitot_control::RequestStamps;
+use pitot_measure::{At, Ending, EngineTimes, Event, Observer, OutputPart, RequestFacts};
+
+use crate::app::{App, InFlight};
+use crate::clock::Stopwatch;
+
+/// A request that is being measured.
+pub struct Tracked {
+    app: Arc<App>,
+    watch: Stopwatch,
+    observer: Option<Observer>,
+    client_request_id: Option<String>,
+    client_status: Option<u16>,
+    _in_flight: InFlight,
+}
+
+impl Tracked {
+    pub fn new(
+        app: &Arc<App>,
+        in_flight: InFlight,
+        watch: Stopwatch,
+        facts: RequestFacts,
+        client_request_id: Option<String>,
+    ) -> Self {
+        Tracked {
+            observer: Some(Observer::new(facts, app.measure_options())),
+            app: Arc::clone(app),
+            watch,
+            client_request_id,
+            client_status: None,
+            _in_flight: in_flight,
+        }
+    }
+
+    /// Offset of the present instant.
+    pub fn at(&self) -> At {
+        self.watch.at()
+    }
+
+    pub fn observe(&mut self, at: At, event: Event<'_>) {
+        if let Some(observer) = &mut self.observer {
+            observer.observe(at, event);
+        }
+    }
+
+    /// The status that went out to the caller.
+    pub fn answered(&mut self, status: u16) {
+        self.client_status = Some(status);
+    }
+
+    pub fn first_token_seen(&self) -> bool {
+        self.observer.as_ref().is_some_and(Observer::first_token_seen)
+    }
+
+    /// Takes in what the engine reported, on this request's own time scale.
+    pub fn join(&mut self, stamps: &RequestStamps) {
+        let times = self.times_of(stamps);
+        self.observe(self.at(), Event::EngineTimes(times));
+    }
+
+    /// What the engine reported, if it has.
+    pub fn engine_times(&self) -> Option<&EngineTimes> {
+        self.observer.as_ref().and_then(Observer::engine_times)
+    }
+
+    fn times_of(&self, stamps: &RequestStamps) -> EngineTimes {
+        let at = |stamp: Option<u64>| stamp.map(|ns| self.watch.at_of(ns));
+        let part = |part: &pitot_control::OutputPart| OutputPart {
+            tokens: u64::from(part.tokens),
+            first: at(part.first_ns),
+            last: at(part.last_ns),
+        };
+        EngineTimes {
+            queued: at(stamps.queued_ns),
+            scheduled: at(stamps.scheduled_ns),
+            first: at(stamps.first_ns),
+            last: at(stamps.last_ns),
+            tokens_prompt: u64::from(stamps.tokens_prompt),
+            tokens_cached: stamps.tokens_cached.map(u64::from),
+            tokens_output: u64::from(stamps.tokens_output),
+            reasoning: part(&stamps.output.reasoning),
+            content: part(&stamps.output.content),
+            tokens_unclassified: u64::from(stamps.output.tokens_unclassified),
+            preemptions: stamps.preemptions,
+        }
+    }
+
+    /// Ends the request and hands its record to the sinks.
+    pub fn finish(mut self, ending: Ending) {
+        self.end(ending);
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if let Some(observer) = self.observer.take() {
+            let record = observer.finish(self.watch.at(), ending, self.client_status);
+            self.app.emitter.emit(self.watch.accepted_ns(), self.client_request_id.take(), record);
+        }
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.end(Ending::Dropped);
+    }
+}

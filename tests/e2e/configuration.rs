@@ -1,0 +1,54 @@
+//! The configuration as a person meets it: on the command line.
+
+use crate::pitot::run;
+
+#[track_caller]
+fn check_refused(program: &str, arguments: &[&str], variables: &[(&str, &str)], words: &[&str]) {
+    let output = run(program, arguments, variables);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{program} {arguments:?} was taken: {said}");
+    for word in words {
+        assert!(said.contains(word), "{program} {arguments:?}: {word:?} is missing in: {said}");
+    }
+}
+
+#[test]
+fn the_contradictory_pair_is_refused_on_every_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("both.toml");
+    std::fs::write(&file, "[metrics]\nper_request = true\nlog_stats = false\n").unwrap();
+    let file = file.to_str().unwrap();
+    let words = ["--enable-per-request-metrics", "--disable-log-stats"];
+    for (program, command) in [("pitot", "serve"), ("pitot", "up"), ("pitot-engine", "serve")] {
+        let flags = [command, "--enable-per-request-metrics", "--disable-log-stats"];
+        check_refused(program, &flags, &[], &words);
+        check_refused(program, &[command, "--config", file], &[], &words);
+        let variables = [("PITOT_METRICS__PER_REQUEST", "true"), ("PITOT_METRICS__LOG_STATS", "false")];
+        check_refused(program, &[command], &variables, &words);
+        check_refused(program, &[command, "--disable-log-stats"], &variables[..1], &words);
+    }
+}
+
+#[test]
+fn unknown_keys_get_the_nearest_right_one_all_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pitot.toml");
+    std::fs::write(&file, "[limits]\nidle_timeout = 3\n[listen]\nthreads = \"many\"\n").unwrap();
+    let arguments = ["serve", "--config", file.to_str().unwrap(), "--set", "journal.enable=false"];
+    check_refused("pitot", &arguments, &[], &["idle_timeout_ms", "listen.threads", "journal.enabled", "pitot.toml"]);
+}
+
+#[test]
+fn where_each_value_came_from_is_shown() {
+    let output = run(
+        "pitot",
+        &["config", "show", "--listen", "127.0.0.1:4000"],
+        &[("PITOT_LIMITS__DRAIN_TIMEOUT_MS", "1234")],
+    );
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap_or_default().to_owned();
+    assert!(line("listen.address").contains("127.0.0.1:4000") && line("listen.address").contains("--listen"));
+    let drain = line("limits.drain_timeout_ms");
+    assert!(drain.contains("1234") && drain.contains("PITOT_LIMITS__DRAIN_TIMEOUT_MS"), "{drain}");
+    assert!(line("journal.files_max").contains("default"), "{shown}");
+}
