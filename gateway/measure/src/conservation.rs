@@ -3,54 +3,24 @@
 //! Apart so that a broken law is a finding with a name, counted and shown, and never an error. Must not know: how
 //! the numbers came about.
 
-use std::fmt;
-
-use serde::Serialize;
-
 use crate::event::{At, EngineTimes};
+use crate::named::named;
 use crate::record::Timeline;
 use crate::tokens::Tokens;
 
-/// A law that a request broke.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Violation {
-    /// request_sent ≤ head ≤ first_frame ≤ first_token ≤ last_token ≤ upstream_eof does not hold.
-    StampsOutOfOrder,
-    /// queued ≤ scheduled ≤ first ≤ last does not hold in the engine.
-    EngineStampsOutOfOrder,
-    /// The engine took the request in before the gateway sent it.
-    EngineBeforeRequest,
-    /// The gateway read a token before the engine had made one.
-    TokenBeforeEngine,
-    /// first_token_time < engine queue + prefill.
-    FirstTokenFasterThanEngine,
-    /// The engine's output is not reasoning + content + unclassified.
-    EngineSplitSum,
-    /// The reply's output count is not the engine's.
-    OutputDiffersFromEngine,
-    /// The reply's input count is not the engine's.
-    InputDiffersFromEngine,
-}
-
-impl Violation {
-    pub fn name(self) -> &'static str {
-        match self {
-            Violation::StampsOutOfOrder => "stamps_out_of_order",
-            Violation::EngineStampsOutOfOrder => "engine_stamps_out_of_order",
-            Violation::EngineBeforeRequest => "engine_before_request",
-            Violation::TokenBeforeEngine => "token_before_engine",
-            Violation::FirstTokenFasterThanEngine => "first_token_faster_than_engine",
-            Violation::EngineSplitSum => "engine_split_sum",
-            Violation::OutputDiffersFromEngine => "output_differs_from_engine",
-            Violation::InputDiffersFromEngine => "input_differs_from_engine",
-        }
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
+named! {
+    /// A law that a request broke.
+    pub enum Violation {
+        StampsOutOfOrder = "stamps_out_of_order":
+            "request_sent ≤ head ≤ first_frame ≤ first_token ≤ last_token ≤ upstream_eof does not hold",
+        EngineStampsOutOfOrder = "engine_stamps_out_of_order":
+            "queued ≤ scheduled ≤ first ≤ last does not hold in the engine",
+        EngineBeforeRequest = "engine_before_request": "the engine took the request in before it was sent",
+        TokenBeforeEngine = "token_before_engine": "a token was read before the engine had made one",
+        FirstTokenFasterThanEngine = "first_token_faster_than_engine": "first_token_time < engine queue + prefill",
+        EngineSplitSum = "engine_split_sum": "the engine's output is not reasoning + content + unclassified",
+        OutputDiffersFromEngine = "output_differs_from_engine": "the reply's output count is not the engine's",
+        InputDiffersFromEngine = "input_differs_from_engine": "the reply's input count is not the engine's",
     }
 }
 

@@ -1,10 +1,11 @@
 //! The table of every number that a record publishes: name, unit, formula, when it is absent.
 //!
 //! Apart so that the journal's keys, the page for people and the tests share one list. `gateway/METRICS.md` is
-//! printed from it by `page`. Must not know: how the numbers are made.
+//! printed from it by [`print`]. Must not know: how the numbers are made.
 
 use serde::Serialize;
 
+pub use crate::page::print;
 use crate::quantity::Quantity;
 use crate::record::Record;
 

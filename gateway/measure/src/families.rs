@@ -4,6 +4,7 @@
 //! adds what [`samples`] gives. Must not know: any metrics library.
 
 use crate::event::At;
+use crate::named::named;
 use crate::quantity::Quantity;
 use crate::record::{Flag, Record};
 use crate::request::Work;
@@ -58,32 +59,36 @@ pub const BUCKETS_SECONDS: [f64; 25] = [
     20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
 ];
 
-/// One family each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    Requests,
-    InFlight,
-    FirstToken,
-    Reasoning,
-    Content,
-    FullResponse,
-    ClientFirstToken,
-    ClientFullResponse,
-    TimePerToken,
-    InputTokens,
-    OutputTokens,
-    ReasoningTokens,
-    CachedInputTokens,
-    CacheHits,
-    CacheKnown,
-    EngineQueue,
-    EnginePrefill,
-    EngineDecode,
-    ClientBackpressure,
-    ConservationViolations,
-    UsageMissing,
-    EngineTimesMissing,
-    SinkDropped,
+named! {
+    /// One family each.
+    pub enum Family {
+        Requests = "pitot_requests_total": "finished requests by their one outcome",
+        InFlight = "pitot_in_flight_requests": "requests that were accepted and have not ended",
+        FirstToken = "pitot_first_token_seconds": "first_token_time of streamed replies",
+        Reasoning = "pitot_reasoning_seconds": "reasoning_time of streamed replies",
+        Content = "pitot_content_seconds": "content_time of streamed replies",
+        FullResponse = "pitot_full_response_seconds": "full_response_time",
+        ClientFirstToken = "pitot_client_first_token_seconds": "client_first_token_time of streamed replies",
+        ClientFullResponse = "pitot_client_full_response_seconds": "client_full_response_time",
+        TimePerToken = "pitot_time_per_token_seconds": "time_per_token, one per request",
+        InputTokens = "pitot_input_tokens_total": "sum of input_tokens where known",
+        OutputTokens = "pitot_output_tokens_total": "sum of output_tokens where known",
+        ReasoningTokens = "pitot_reasoning_tokens_total": "sum of reasoning_tokens where known",
+        CachedInputTokens = "pitot_cached_input_tokens_total": "sum of cached_tokens where known",
+        CacheHits = "pitot_cache_hit_requests_total": "requests with at least one cached token",
+        CacheKnown = "pitot_cache_known_requests_total": "requests whose cached_tokens are known, hit or miss",
+        EngineQueue = "pitot_engine_queue_seconds": "engine: scheduled − queued",
+        EnginePrefill = "pitot_engine_prefill_seconds": "engine: first − scheduled",
+        EngineDecode = "pitot_engine_decode_seconds": "engine: last − first",
+        ClientBackpressure = "pitot_client_backpressure_seconds":
+            "time inside writes to the caller, of requests that wrote anything",
+        ConservationViolations = "pitot_conservation_violation_requests_total":
+            "requests whose numbers broke a conservation law",
+        UsageMissing = "pitot_usage_missing_requests_total": "answers that ended without usage",
+        EngineTimesMissing = "pitot_engine_times_missing_requests_total":
+            "requests that got a token and no times from the engine",
+        SinkDropped = "pitot_sink_dropped_records_total": "records that a sink could not take",
+    }
 }
 
 /// What a family is called and what it means.
@@ -97,107 +102,37 @@ pub struct About {
 }
 
 const SERIES: &[Label] = &[Label::Model, Label::Upstream];
+const STREAMING: &[Label] = &[Label::Model, Label::Upstream, Label::Streaming];
 
 impl Family {
-    pub const ALL: [Family; 23] = [
-        Family::Requests,
-        Family::InFlight,
-        Family::FirstToken,
-        Family::Reasoning,
-        Family::Content,
-        Family::FullResponse,
-        Family::ClientFirstToken,
-        Family::ClientFullResponse,
-        Family::TimePerToken,
-        Family::InputTokens,
-        Family::OutputTokens,
-        Family::ReasoningTokens,
-        Family::CachedInputTokens,
-        Family::CacheHits,
-        Family::CacheKnown,
-        Family::EngineQueue,
-        Family::EnginePrefill,
-        Family::EngineDecode,
-        Family::ClientBackpressure,
-        Family::ConservationViolations,
-        Family::UsageMissing,
-        Family::EngineTimesMissing,
-        Family::SinkDropped,
-    ];
-
     pub fn about(self) -> About {
-        let counter = |name, help| About { name, kind: FamilyKind::Counter, labels: SERIES, help };
-        let time = |name, help| About { name, kind: FamilyKind::Histogram, labels: SERIES, help };
-        let full = |name, help| About {
-            name,
-            kind: FamilyKind::Histogram,
-            labels: &[Label::Model, Label::Upstream, Label::Streaming],
-            help,
+        let (kind, labels): (FamilyKind, &[Label]) = match self {
+            Family::Requests => {
+                (FamilyKind::Counter, &[Label::Model, Label::Upstream, Label::Endpoint, Label::Outcome])
+            }
+            Family::InFlight => (FamilyKind::Gauge, &[]),
+            Family::SinkDropped => (FamilyKind::Counter, &[Label::Sink]),
+            Family::FullResponse | Family::ClientFullResponse => (FamilyKind::Histogram, STREAMING),
+            Family::FirstToken
+            | Family::Reasoning
+            | Family::Content
+            | Family::ClientFirstToken
+            | Family::TimePerToken
+            | Family::EngineQueue
+            | Family::EnginePrefill
+            | Family::EngineDecode
+            | Family::ClientBackpressure => (FamilyKind::Histogram, SERIES),
+            Family::InputTokens
+            | Family::OutputTokens
+            | Family::ReasoningTokens
+            | Family::CachedInputTokens
+            | Family::CacheHits
+            | Family::CacheKnown
+            | Family::ConservationViolations
+            | Family::UsageMissing
+            | Family::EngineTimesMissing => (FamilyKind::Counter, SERIES),
         };
-        match self {
-            Family::Requests => About {
-                name: "pitot_requests_total",
-                kind: FamilyKind::Counter,
-                labels: &[Label::Model, Label::Upstream, Label::Endpoint, Label::Outcome],
-                help: "Finished requests by their one outcome.",
-            },
-            Family::InFlight => About {
-                name: "pitot_in_flight_requests",
-                kind: FamilyKind::Gauge,
-                labels: &[],
-                help: "Requests that were accepted and have not ended.",
-            },
-            Family::FirstToken => time("pitot_first_token_seconds", "first_token_time of streamed replies."),
-            Family::Reasoning => time("pitot_reasoning_seconds", "reasoning_time of streamed replies."),
-            Family::Content => time("pitot_content_seconds", "content_time of streamed replies."),
-            Family::FullResponse => full("pitot_full_response_seconds", "full_response_time."),
-            Family::ClientFirstToken => {
-                time("pitot_client_first_token_seconds", "client_first_token_time of streamed replies.")
-            }
-            Family::ClientFullResponse => {
-                full("pitot_client_full_response_seconds", "client_full_response_time.")
-            }
-            Family::TimePerToken => time("pitot_time_per_token_seconds", "time_per_token, one per request."),
-            Family::InputTokens => counter("pitot_input_tokens_total", "Sum of input_tokens where known."),
-            Family::OutputTokens => counter("pitot_output_tokens_total", "Sum of output_tokens where known."),
-            Family::ReasoningTokens => {
-                counter("pitot_reasoning_tokens_total", "Sum of reasoning_tokens where known.")
-            }
-            Family::CachedInputTokens => {
-                counter("pitot_cached_input_tokens_total", "Sum of cached_tokens where known.")
-            }
-            Family::CacheHits => {
-                counter("pitot_cache_hit_requests_total", "Requests with at least one cached token.")
-            }
-            Family::CacheKnown => counter(
-                "pitot_cache_known_requests_total",
-                "Requests whose cached_tokens are known, hit or miss.",
-            ),
-            Family::EngineQueue => time("pitot_engine_queue_seconds", "Engine: scheduled − queued."),
-            Family::EnginePrefill => time("pitot_engine_prefill_seconds", "Engine: first − scheduled."),
-            Family::EngineDecode => time("pitot_engine_decode_seconds", "Engine: last − first."),
-            Family::ClientBackpressure => time(
-                "pitot_client_backpressure_seconds",
-                "Time inside writes to the caller, of requests that wrote anything.",
-            ),
-            Family::ConservationViolations => counter(
-                "pitot_conservation_violation_requests_total",
-                "Requests whose numbers broke a conservation law.",
-            ),
-            Family::UsageMissing => {
-                counter("pitot_usage_missing_requests_total", "Complete answers without usage.")
-            }
-            Family::EngineTimesMissing => counter(
-                "pitot_engine_times_missing_requests_total",
-                "Requests that got a token and no times from the engine.",
-            ),
-            Family::SinkDropped => About {
-                name: "pitot_sink_dropped_records_total",
-                kind: FamilyKind::Counter,
-                labels: &[Label::Sink],
-                help: "Records that a sink could not take.",
-            },
-        }
+        About { name: self.name(), kind, labels, help: self.meaning() }
     }
 }
 

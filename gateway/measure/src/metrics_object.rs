@@ -7,6 +7,9 @@
 //! was sent. Both are right and neither is the other.
 
 use crate::event::{At, EngineTimes, OutputPart};
+use crate::quantity::Quantity;
+use crate::timing::{Speed, Speeds, Times};
+use crate::tokens::Tokens;
 
 /// Whether a request carries the object at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +99,37 @@ pub fn output_json(times: &EngineTimes) -> String {
         part("reasoning", &times.reasoning),
         part("content", &times.content),
         times.tokens_unclassified
+    )
+}
+
+/// What the gateway knows of a request while its response is being passed on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SoFar {
+    pub tokens: Tokens,
+    pub times: Times,
+    pub speeds: Speeds,
+}
+
+/// The `client` object beside the five keys: the request as the gateway, the client of the upstream, saw it. Times
+/// begin when the request was sent.
+pub fn client_json(seen: &SoFar) -> String {
+    let time = |time: Quantity<u64>| number(time.value().map(ms));
+    let speed = |speed: Quantity<Speed>| {
+        speed.value().map_or_else(|| "null".to_owned(), |speed| speed.rounded_up.to_string())
+    };
+    format!(
+        "{{\"first_token_time_ms\":{},\"reasoning_time_ms\":{},\"content_time_ms\":{},\
+         \"full_response_time_ms\":{},\"time_per_token_ms\":{},\"reasoning_speed\":{},\"content_speed\":{},\
+         \"average_speed\":{},\"average_output_speed\":{}}}",
+        time(seen.times.first_token_ns),
+        time(seen.times.reasoning_ns),
+        time(seen.times.content_ns),
+        time(seen.times.full_response_ns),
+        number(seen.times.time_per_token_ns.value().map(|ns| ns / 1e6)),
+        speed(seen.speeds.reasoning),
+        speed(seen.speeds.content),
+        speed(seen.speeds.average),
+        number(seen.speeds.average_output.value()),
     )
 }
 

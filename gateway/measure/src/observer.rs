@@ -13,6 +13,7 @@ use crate::answer::{Answer, Expectation, ExpectedUsage, Understood};
 use crate::blocked::Blocked;
 use crate::dialect::{self, Dialect};
 use crate::event::{At, BodyKind, Ending, EngineTimes, Event};
+use crate::metrics_object::SoFar;
 use crate::outcome::Payload;
 use crate::record::{Flag, Record};
 use crate::request::{Options, RequestFacts, UsageAsked, UsageCapability, Work};
@@ -87,6 +88,7 @@ impl Observer {
             Event::AttemptStarted => {
                 self.attempts = self.attempts.saturating_add(1);
                 self.attempt = Attempt::new(&self.facts, &self.options);
+                self.engine = None;
             }
             Event::RequestSent => self.attempt.sent = Some(at),
             Event::Head { status, body } => self.head(at, status, body),
@@ -122,6 +124,12 @@ impl Observer {
     /// The engine's own times, if they have come.
     pub fn engine_times(&self) -> Option<&EngineTimes> {
         self.engine.as_ref()
+    }
+
+    /// What is known so far of the upstream leg, for the `client` object of a response. Usage counts once it has
+    /// been observed; until then what is made of it is absent.
+    pub fn so_far(&self) -> SoFar {
+        summary::so_far(self)
     }
 
     /// Ends the request. `client_status` is the status that went to the caller, if any did.
@@ -263,7 +271,8 @@ impl Attempt {
                 };
             }
         }
-        if self.transfer == Transfer::Whole && self.head.is_some() {
+        let ends_with_bytes = self.transfer == Transfer::Whole || Dialect::of(facts.endpoint).is_none();
+        if ends_with_bytes && self.head.is_some() {
             self.answer.terminal.get_or_insert(mark);
         }
     }

@@ -2,109 +2,70 @@
 //!
 //! Apart so that the precedence can be read, and tested, as a table. Must not know: stamps, bytes, counts.
 
-use std::fmt;
-
-use serde::Serialize;
-
 use crate::dialect::Finish;
 use crate::event::{Deadline, Ending, RefusalReason, UpstreamFailure};
+use crate::named::named;
 use crate::request::{Case2, Work};
 
-/// What became of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OutcomeKind {
-    Success,
-    Cancelled,
-    Timeout,
-    HttpError,
-    Interrupted,
-    Other,
-}
-
-impl OutcomeKind {
-    pub const ALL: [OutcomeKind; 6] = [
-        OutcomeKind::Success,
-        OutcomeKind::Cancelled,
-        OutcomeKind::Timeout,
-        OutcomeKind::HttpError,
-        OutcomeKind::Interrupted,
-        OutcomeKind::Other,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            OutcomeKind::Success => "success",
-            OutcomeKind::Cancelled => "cancelled",
-            OutcomeKind::Timeout => "timeout",
-            OutcomeKind::HttpError => "http_error",
-            OutcomeKind::Interrupted => "interrupted",
-            OutcomeKind::Other => "other",
-        }
+named! {
+    /// What became of a request.
+    pub enum OutcomeKind {
+        Success = "success": "2xx, terminal event, terminal usage, some payload, no error event",
+        Cancelled = "cancelled": "the caller left before the terminal event had been handed to it",
+        Timeout = "timeout": "one of the gateway's deadlines passed, or the observed one",
+        HttpError = "http_error": "the caller got a status over 400 (from 400 on if configured)",
+        Interrupted = "interrupted": "the reply began and did not end well",
+        Other = "other": "a 400, and whatever is neither of the above",
     }
 }
 
-impl fmt::Display for OutcomeKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
+named! {
+    /// How far a request had come when it ended, seen from the upstream's reply.
+    pub enum Phase {
+        BeforeHead = "before_head": "no head of a reply had come",
+        BeforeFirstToken = "before_first_token": "a head had come and no token",
+        MidStream = "mid_stream": "a token had come and no terminal event",
+        Complete = "complete": "the terminal event had come",
     }
 }
 
-/// How far a request had come when it ended, seen from the upstream's reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    BeforeHead,
-    BeforeFirstToken,
-    MidStream,
-    /// The terminal event had come.
-    Complete,
-}
-
-/// Why the outcome is not a plain success.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    // cancelled
-    ClientLeft,
-    // timeout
-    DeadlineConnect,
-    DeadlineFirstToken,
-    DeadlineIdle,
-    DeadlineTotal,
-    DeadlineObserved,
-    // refused by the gateway
-    BadRequest,
-    Unauthorized,
-    UnknownPath,
-    MethodNotAllowed,
-    TooLarge,
-    TooManyRequests,
-    Draining,
-    // the upstream
-    UpstreamStatus,
-    UpstreamUnreachable,
-    UpstreamReset,
-    UpstreamTruncated,
-    UpstreamProtocol,
-    // interrupted
-    ErrorEvent,
-    EmptyResponse,
-    MalformedBody,
-    NoTerminal,
-    NoTerminalUsage,
-    EmptyStop,
-    EmptyLength,
-    EmptyToolCalls,
-    EmptyContentFilter,
-    EmptyAbort,
-    EmptyOther,
-    TruncatedInReasoning,
-    NoAnswer,
-    // any
-    Dropped,
-    /// Neither 2xx nor an error.
-    UnexpectedStatus,
+named! {
+    /// Why the outcome is not a plain success.
+    pub enum Reason {
+        ClientLeft = "client_left": "the caller closed its connection",
+        DeadlineConnect = "deadline_connect": "no connection to the upstream in time",
+        DeadlineFirstToken = "deadline_first_token": "no first token in time",
+        DeadlineIdle = "deadline_idle": "too long between two reads",
+        DeadlineTotal = "deadline_total": "not complete in time",
+        DeadlineObserved = "deadline_observed": "later than the observed deadline; nothing was cut",
+        BadRequest = "bad_request": "refused: the request made no sense",
+        Unauthorized = "unauthorized": "refused: no valid key",
+        UnknownPath = "unknown_path": "refused: nothing there",
+        MethodNotAllowed = "method_not_allowed": "refused: wrong method",
+        TooLarge = "too_large": "refused: body over the limit",
+        TooManyRequests = "too_many_requests": "refused: the gateway's own limit",
+        Draining = "draining": "refused: the gateway is shutting down",
+        UpstreamStatus = "upstream_status": "the upstream answered with an error",
+        UpstreamUnreachable = "upstream_unreachable": "no connection to the upstream",
+        UpstreamReset = "upstream_reset": "the connection ended before any reply",
+        UpstreamTruncated = "upstream_truncated": "the reply ended before its framing said so",
+        UpstreamProtocol = "upstream_protocol": "what came was not the protocol",
+        ErrorEvent = "error_event": "an error inside a 200",
+        EmptyResponse = "empty_response": "a 200 without a byte",
+        MalformedBody = "malformed_body": "a body that is not JSON of the expected shape",
+        NoTerminal = "no_terminal": "the stream ended cleanly without a terminal event",
+        NoTerminalUsage = "no_terminal_usage": "case 1: the answer finished and the usage that was due did not come",
+        EmptyStop = "empty_stop": "case 2: no payload, finish stop",
+        EmptyLength = "empty_length": "case 2: no payload, finish length",
+        EmptyToolCalls = "empty_tool_calls": "case 2: no payload, finish tool_calls",
+        EmptyContentFilter = "empty_content_filter": "case 2: no payload, finish content_filter",
+        EmptyAbort = "empty_abort": "case 2: no payload, finish abort",
+        EmptyOther = "empty_other": "case 2: no payload, another finish or none",
+        TruncatedInReasoning = "truncated_in_reasoning": "strict case 2: reasoning only, finish length",
+        NoAnswer = "no_answer": "strict case 2: reasoning only",
+        Dropped = "dropped": "the gateway itself gave the request up, such as by a shutdown",
+        UnexpectedStatus = "unexpected_status": "neither 2xx nor an error",
+    }
 }
 
 /// What a reply held, as far as the outcome asks.
@@ -313,7 +274,6 @@ fn empty(finish: Option<Finish>) -> Reason {
     }
 }
 
-/// What an answer of reasoning alone lacks.
-pub fn reasoning_only(finish: Option<Finish>) -> Reason {
+fn reasoning_only(finish: Option<Finish>) -> Reason {
     if finish == Some(Finish::Length) { Reason::TruncatedInReasoning } else { Reason::NoAnswer }
 }

@@ -3,11 +3,10 @@
 //! Apart from the observer, which makes it, and from its JSON, which is `record_json`. Must not know: how it was
 //! measured, who reads it.
 
-use serde::Serialize;
-
 use crate::conservation::Violation;
 use crate::dialect::Finish;
 use crate::event::{At, EngineTimes};
+use crate::named::named;
 use crate::outcome::{Literal, OutcomeKind, Phase, Reason};
 use crate::request::{Endpoint, UsageAsked};
 use crate::timing::{Speeds, Times, Transfer};
@@ -96,58 +95,23 @@ pub struct Active {
     pub gaps_ns: u64,
 }
 
-/// Something about a request that a reader of its numbers should know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Flag {
-    /// Cut by `length` before any body payload.
-    TruncatedInReasoning,
-    /// Reasoning and nothing else.
-    NoAnswer,
-    /// A complete answer without usage.
-    UsageMissing,
-    /// A token came and the engine's own times did not.
-    EngineTimesMissing,
-    /// The reported total is not input + output.
-    TotalMismatch,
-    /// More reasoning than output was reported; clamped.
-    ReasoningOverOutput,
-    /// More cached than input was reported; clamped.
-    CachedOverInput,
-    /// A frame was not JSON of the expected shape; it passed and the next ones were read.
-    FrameMalformed,
-    /// A frame was longer than the cap; it passed unread.
-    FrameOverCap,
-    /// The body was not JSON of the expected shape.
-    BodyMalformed,
-    /// The body was longer than the cap; it passed unread.
-    BodyOverCap,
-    /// More choices than are kept apart.
-    ChoicesOverCap,
-    /// A stamp went backwards and was held at the one before.
-    StampClamped,
-    /// The connection ended badly behind the terminal event, which no caller needs.
-    BrokenBehindTerminal,
-}
-
-impl Flag {
-    pub fn name(self) -> &'static str {
-        match self {
-            Flag::TruncatedInReasoning => "truncated_in_reasoning",
-            Flag::NoAnswer => "no_answer",
-            Flag::UsageMissing => "usage_missing",
-            Flag::EngineTimesMissing => "engine_times_missing",
-            Flag::TotalMismatch => "total_mismatch",
-            Flag::ReasoningOverOutput => "reasoning_over_output",
-            Flag::CachedOverInput => "cached_over_input",
-            Flag::FrameMalformed => "frame_malformed",
-            Flag::FrameOverCap => "frame_over_cap",
-            Flag::BodyMalformed => "body_malformed",
-            Flag::BodyOverCap => "body_over_cap",
-            Flag::ChoicesOverCap => "choices_over_cap",
-            Flag::StampClamped => "stamp_clamped",
-            Flag::BrokenBehindTerminal => "broken_behind_terminal",
-        }
+named! {
+    /// Something about a request that a reader of its numbers should know.
+    pub enum Flag {
+        TruncatedInReasoning = "truncated_in_reasoning": "cut by length before any body payload",
+        NoAnswer = "no_answer": "reasoning and nothing else",
+        UsageMissing = "usage_missing": "the answer ended without usage",
+        EngineTimesMissing = "engine_times_missing": "a token came and the engine's own times did not",
+        TotalMismatch = "total_mismatch": "the reported total is not input + output",
+        ReasoningOverOutput = "reasoning_over_output": "more reasoning than output was reported; clamped",
+        CachedOverInput = "cached_over_input": "more cached than input was reported; clamped",
+        FrameMalformed = "frame_malformed": "a frame was not JSON of the expected shape; it passed and the next were read",
+        FrameOverCap = "frame_over_cap": "a frame was longer than the cap; it passed unread",
+        BodyMalformed = "body_malformed": "the body was not JSON of the expected shape",
+        BodyOverCap = "body_over_cap": "the body was longer than the cap; it passed unread",
+        ChoicesOverCap = "choices_over_cap": "more choices than are kept apart",
+        StampClamped = "stamp_clamped": "a stamp went backwards and was held at the one before",
+        BrokenBehindTerminal = "broken_behind_terminal": "the connection ended badly behind the terminal event",
     }
 }
 

@@ -132,7 +132,8 @@ pub struct Options {
     pub inline_think: InlineThink,
     /// Longest frame, or body of a reply that does not stream, that is read; longer ones pass and are marked.
     pub frame_bytes_max: usize,
-    /// A complete answer later than this counts as a timeout; nothing is cut.
+    /// An answer whose terminal event is read later than this after the last byte of the request counts as a
+    /// timeout; nothing is cut.
     pub observe_deadline: Option<Duration>,
     pub usage_capability: UsageCapability,
 }

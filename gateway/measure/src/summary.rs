@@ -5,11 +5,12 @@
 use std::time::Duration;
 
 use crate::conservation;
-use crate::dialect::Usage;
+use crate::dialect::{Finish, Usage};
 use crate::event::{At, Ending};
+use crate::metrics_object::SoFar;
 use crate::observer::Observer;
 use crate::outcome::{self, Evidence, Outcome, OutcomeKind, Payload, Phase, Reply, UsageSeen};
-use crate::quantity::{Absent, Quantity};
+use crate::quantity::Absent;
 use crate::record::{Active, Flag, Record, Timeline};
 use crate::request::Work;
 use crate::stages::{Mark, Span};
@@ -65,6 +66,16 @@ pub(crate) fn record(observer: Observer, at: At, ending: Ending, client_status: 
     }
 }
 
+/// Counts, times and speeds of the upstream leg as far as they are known.
+pub(crate) fn so_far(observer: &Observer) -> SoFar {
+    let mut flags = Vec::new();
+    let seen = reasoning_seen(observer);
+    let tokens = tokens::tokens(terminal_usage(observer), observer.engine.as_ref(), seen, &mut flags);
+    let timeline = timeline(observer, observer.attempt.last_read.unwrap_or_default());
+    let times = upstream_times(observer, &timeline, &tokens);
+    SoFar { speeds: timing::speeds(&times, &tokens), tokens, times }
+}
+
 fn timeline(observer: &Observer, ended: At) -> Timeline {
     let attempt = &observer.attempt;
     let stages = &attempt.answer.stages;
@@ -80,7 +91,9 @@ fn timeline(observer: &Observer, ended: At) -> Timeline {
         Transfer::Streamed => attempt.answer.first_frame,
         Transfer::Whole => attempt.first_byte,
     };
-    let all_passed = observer.forwarded.filter(|(_, bytes)| attempt.bytes <= *bytes);
+    // The last write ends the request only if it brought the end: after one in the middle, time went on.
+    let ended_upstream = attempt.eof.is_some() || attempt.answer.terminal.is_some();
+    let all_passed = observer.forwarded.filter(|(_, bytes)| ended_upstream && attempt.bytes <= *bytes);
     Timeline {
         request_read: observer.facts.last_request_byte,
         request_sent: attempt.sent,
@@ -152,20 +165,25 @@ fn flags(observer: &Observer, evidence: &Evidence, outcome: Outcome) -> Vec<Flag
     let reply = &evidence.reply;
     let generating = evidence.work == Work::Generating;
     let answered = evidence.status.is_some_and(|status| (200..300).contains(&status));
-    if generating && answered && reply.terminal && reply.usage != UsageSeen::Terminal {
+    let answer_ended = generating && answered && reply.terminal && !reply.error_event;
+    if answer_ended && reply.usage != UsageSeen::Terminal {
         flags.push(Flag::UsageMissing);
     }
-    if generating && answered && reply.terminal && reply.payload == Payload::ReasoningOnly {
-        flags.push(match outcome::reasoning_only(reply.finish) {
-            outcome::Reason::TruncatedInReasoning => Flag::TruncatedInReasoning,
-            _ => Flag::NoAnswer,
-        });
+    if answer_ended && reply.payload == Payload::ReasoningOnly {
+        let cut = reply.finish == Some(Finish::Length);
+        flags.push(if cut { Flag::TruncatedInReasoning } else { Flag::NoAnswer });
     }
-    let token = matches!(reply.payload, Payload::Body | Payload::ReasoningOnly);
+    let token = match reply.payload {
+        Payload::Body | Payload::ReasoningOnly => true,
+        Payload::None | Payload::NotRead | Payload::Malformed => false,
+    };
     if generating && token && observer.engine.is_none() {
         flags.push(Flag::EngineTimesMissing);
     }
-    let ended_badly = !matches!(evidence.ending, Ending::UpstreamEnded | Ending::ClientLeft);
+    let ended_badly = match evidence.ending {
+        Ending::UpstreamEnded | Ending::ClientLeft => false,
+        Ending::Deadline(_) | Ending::UpstreamFailed(_) | Ending::Refused(_) | Ending::Dropped => true,
+    };
     if outcome.kind == OutcomeKind::Success && ended_badly {
         flags.push(Flag::BrokenBehindTerminal);
     }
@@ -173,13 +191,14 @@ fn flags(observer: &Observer, evidence: &Evidence, outcome: Outcome) -> Vec<Flag
 }
 
 fn reasoning_seen(observer: &Observer) -> ReasoningSeen {
+    if observer.facts.endpoint.work() != Work::Generating {
+        return ReasoningSeen::NotRead;
+    }
     match observer.attempt.payload() {
         Payload::NotRead | Payload::Malformed => ReasoningSeen::NotRead,
         Payload::Body | Payload::ReasoningOnly | Payload::None => {
-            match observer.attempt.answer.stages.reasoning.events {
-                0 => ReasoningSeen::No,
-                _ => ReasoningSeen::Yes,
-            }
+            let seen = observer.attempt.answer.stages.reasoning.events > 0;
+            if seen { ReasoningSeen::Yes } else { ReasoningSeen::No }
         }
     }
 }
@@ -224,7 +243,6 @@ fn upstream_times(observer: &Observer, timeline: &Timeline, tokens: &Tokens) -> 
     if let Some(reason) = untimed(observer) {
         return timing::no_times(reason);
     }
-    let whole = whole_end(observer).ok().map(|(read, _)| read);
     let leg = Leg {
         origin: timeline.request_sent.ok_or(Absent::NotSent),
         first_token: timeline.first_token,
@@ -232,11 +250,11 @@ fn upstream_times(observer: &Observer, timeline: &Timeline, tokens: &Tokens) -> 
         content_first: timeline.content_first,
         content_last: timeline.content_last,
         last: match observer.attempt.transfer {
-            Transfer::Streamed => timeline.last_token,
-            Transfer::Whole => whole,
+            Transfer::Streamed => timeline.last_token.ok_or(Absent::NoValidToken),
+            Transfer::Whole => whole_end(observer).map(|(read, _)| read),
         },
     };
-    finish_times(observer, &leg, Absent::NotComplete, tokens)
+    timing::times(&leg, &shape(observer, Absent::NoValidToken), tokens)
 }
 
 fn client_times(observer: &Observer, tokens: &Tokens) -> Times {
@@ -247,6 +265,7 @@ fn client_times(observer: &Observer, tokens: &Tokens) -> Times {
     let stages = &attempt.answer.stages;
     let (first_token, last_token) = stages.tokens.delivered();
     let (content_first, content_last) = stages.body.delivered();
+    let missing = if stages.tokens.events > 0 { Absent::NotDelivered } else { Absent::NoValidToken };
     let leg = Leg {
         origin: attempt.sent.map(|_| observer.facts.last_request_byte).ok_or(Absent::NotSent),
         first_token,
@@ -254,22 +273,13 @@ fn client_times(observer: &Observer, tokens: &Tokens) -> Times {
         content_first,
         content_last,
         last: match attempt.transfer {
-            Transfer::Streamed => last_token,
-            Transfer::Whole => whole_end(observer).ok().and_then(|(_, delivered)| delivered),
+            Transfer::Streamed => last_token.ok_or(missing),
+            Transfer::Whole => {
+                whole_end(observer).and_then(|(_, delivered)| delivered.ok_or(Absent::NotDelivered))
+            }
         },
     };
-    finish_times(observer, &leg, Absent::NotDelivered, tokens)
-}
-
-fn finish_times(observer: &Observer, leg: &Leg, missing: Absent, tokens: &Tokens) -> Times {
-    let mut times = timing::times(leg, &shape(observer, missing), tokens);
-    if observer.attempt.transfer == Transfer::Whole
-        && leg.origin.is_ok()
-        && let Err(reason) = whole_end(observer)
-    {
-        times.full_response_ns = Quantity::Absent(reason);
-    }
-    times
+    timing::times(&leg, &shape(observer, missing), tokens)
 }
 
 /// The last byte of a body that did not stream, if it came and held something: read, and handed to the caller.
@@ -302,7 +312,7 @@ fn divide(observer: &Observer, timeline: &Timeline) -> waterfall::Waterfall {
         request_sent: timeline.request_sent,
         engine: observer.engine.as_ref(),
         answer_end: timeline.finish.or(timeline.last_token).or(timeline.terminal),
-        upstream_end: timeline.terminal.or(attempt.last_read),
+        upstream_end: timeline.upstream_eof.or(timeline.terminal).or(attempt.last_read),
         downstream_done: timeline.downstream_done,
     };
     waterfall::waterfall(&stamps, &observer.blocked)

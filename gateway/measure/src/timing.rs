@@ -25,7 +25,7 @@ pub struct Leg {
     pub content_first: Option<At>,
     pub content_last: Option<At>,
     /// **Vn** of a stream, the last byte of a body.
-    pub last: Option<At>,
+    pub last: Result<At, Absent>,
 }
 
 /// What the reply was like; the same for both legs.
@@ -35,7 +35,7 @@ pub struct Shape {
     pub reasoning_payloads: u64,
     pub content_payloads: u64,
     pub sequences: u64,
-    /// Why a stamp may be missing though the upstream leg has it.
+    /// Why a token's stamp is missing where it is.
     pub missing: Absent,
 }
 
@@ -78,7 +78,7 @@ pub struct Speed {
 /// Makes the times of one leg.
 pub fn times(leg: &Leg, shape: &Shape, tokens: &Tokens) -> Times {
     let first_token_ns = first_token(leg, shape);
-    let full_response_ns = full_response(leg, shape);
+    let full_response_ns = full_response(leg);
     Times {
         first_token_ns,
         reasoning_ns: reasoning(leg, shape, tokens),
@@ -104,17 +104,16 @@ fn first_token(leg: &Leg, shape: &Shape) -> Quantity<u64> {
     match (shape.transfer, leg.origin, leg.first_token) {
         (Transfer::Whole, _, _) => Quantity::Absent(Absent::NotStreamed),
         (_, Err(reason), _) => Quantity::Absent(reason),
-        (_, Ok(_), None) => Quantity::Absent(missing_token(shape)),
+        (_, Ok(_), None) => Quantity::Absent(shape.missing),
         (_, Ok(origin), Some(first)) => between(origin, first),
     }
 }
 
 /// Vn − S; for a reply that did not stream, last body byte − S.
-fn full_response(leg: &Leg, shape: &Shape) -> Quantity<u64> {
+fn full_response(leg: &Leg) -> Quantity<u64> {
     match (leg.origin, leg.last) {
-        (Err(reason), _) => Quantity::Absent(reason),
-        (Ok(_), None) => Quantity::Absent(missing_token(shape)),
-        (Ok(origin), Some(last)) => between(origin, last),
+        (Err(reason), _) | (Ok(_), Err(reason)) => Quantity::Absent(reason),
+        (Ok(origin), Ok(last)) => between(origin, last),
     }
 }
 
@@ -178,11 +177,6 @@ fn per_token(first: Quantity<u64>, full: Quantity<u64>, shape: &Shape, tokens: &
             }
         }
     }
-}
-
-fn missing_token(shape: &Shape) -> Absent {
-    let payloads = shape.reasoning_payloads + shape.content_payloads;
-    if payloads == 0 { Absent::NoValidToken } else { shape.missing }
 }
 
 fn between(from: At, to: At) -> Quantity<u64> {

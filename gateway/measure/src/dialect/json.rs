@@ -48,7 +48,7 @@ impl<'de, T: Leaf<'de>> Visitor<'de> for LeafVisitor<T> {
     }
     fn visit_f64<E>(self, number: f64) -> Result<T, E> {
         // Some servers write counts as 12.0. The bound keeps the conversion exact.
-        let whole = number >= 0.0 && number <= 9_007_199_254_740_992.0 && number.fract() == 0.0;
+        let whole = (0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0;
         Ok(if whole { T::of_count(number as u64) } else { T::of_value() })
     }
     fn visit_str<E>(self, text: &str) -> Result<T, E> {

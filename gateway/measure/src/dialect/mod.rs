@@ -10,8 +10,7 @@ mod usage;
 
 use std::borrow::Cow;
 
-use serde::Serialize;
-
+use crate::named::named;
 use crate::request::Endpoint;
 pub use usage::Usage;
 
@@ -55,21 +54,18 @@ impl Delta<'_> {
     }
 }
 
-/// Why a choice ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Finish {
-    Stop,
-    Length,
-    ToolCalls,
-    ContentFilter,
-    /// The server gave up, such as by a shutdown.
-    Abort,
-    /// The server failed; counts as an error event.
-    Error,
-    Repetition,
-    /// A word that is not known here.
-    Other,
+named! {
+    /// Why a choice ended.
+    pub enum Finish {
+        Stop = "stop": "a stop token or stop string",
+        Length = "length": "the token limit or the context's end",
+        ToolCalls = "tool_calls": "a call of a tool or function",
+        ContentFilter = "content_filter": "a filter",
+        Abort = "abort": "the server gave up, such as by a shutdown",
+        Error = "error": "the server failed; counts as an error event",
+        Repetition = "repetition": "the server saw the answer repeat itself",
+        Other = "other": "a word that is not known here",
+    }
 }
 
 impl Finish {
@@ -103,6 +99,7 @@ impl Dialect {
 
     /// Reads the data of one frame of a stream.
     pub fn frame(self, data: &[u8]) -> Result<Frame<'_>, Malformed> {
+        object(data)?;
         match self {
             Dialect::OpenAiChat => openai_chat::frame(data),
             Dialect::OpenAiCompletions => openai_completions::frame(data),
@@ -111,11 +108,17 @@ impl Dialect {
 
     /// Reads a whole reply that does not stream.
     pub fn body(self, body: &[u8]) -> Result<Frame<'_>, Malformed> {
+        object(body)?;
         match self {
             Dialect::OpenAiChat => openai_chat::body(body),
             Dialect::OpenAiCompletions => openai_completions::body(body),
         }
     }
+}
+
+/// The parser would take a list for an object whose members come in order.
+fn object(json: &[u8]) -> Result<(), Malformed> {
+    if json.trim_ascii_start().starts_with(b"{") { Ok(()) } else { Err(Malformed) }
 }
 
 /// Reads the usage of a reply that generates nothing, such as embeddings.

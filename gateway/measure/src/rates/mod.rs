@@ -19,7 +19,7 @@ use crate::record::Record;
 use sketch::Mapping;
 pub use sketch::RELATIVE_ERROR;
 use tally::Tally;
-pub use tally::{Distribution, Summary};
+pub use tally::{DEFINITIONS, Distribution, Summary};
 
 const SECOND_NS: u64 = 1_000_000_000;
 

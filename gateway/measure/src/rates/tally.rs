@@ -256,6 +256,41 @@ pub struct Summary {
     pub times: Vec<Distribution>,
 }
 
+/// What each key of a [`Summary`] is, for the page.
+pub const DEFINITIONS: [(&str, &str); 25] = [
+    ("requests", "requests to generating and embedding endpoints"),
+    ("requests_apart", "requests to other endpoints, in no rate"),
+    ("attempts", "attempts at the upstream"),
+    ("success_rate", "outcome success / requests"),
+    ("cancelled_rate", "outcome cancelled / requests"),
+    ("timeout_rate", "outcome timeout / requests"),
+    ("http_error_rate", "outcome http_error / requests"),
+    ("interruption_rate", "outcome interrupted / requests"),
+    ("other_rate", "outcome other / requests"),
+    ("literal.http_error_rate", "final status over 400 / requests"),
+    ("literal.timeout_rate", "no complete response within the specified time / requests"),
+    ("literal.interruption_rate", "began and did not end well, whatever the cause / requests"),
+    ("cache_hit_rate", "requests with cached_tokens ≥ 1 / requests"),
+    ("cache_hit_coverage", "requests whose cached_tokens are known / requests"),
+    ("cached_token_ratio", "Σ cached_tokens / Σ input_tokens, over requests that have both"),
+    ("input_tokens", "Σ input_tokens where known"),
+    ("output_tokens", "Σ output_tokens where known"),
+    ("reasoning_tokens", "Σ reasoning_tokens where known"),
+    ("usage_missing_requests", "requests with the flag usage_missing"),
+    ("violated_requests", "requests that broke a conservation law"),
+    (
+        "reasoning_speed_tokens_per_second",
+        "⌈Σ reasoning_tokens / Σ reasoning_time⌉, over requests that have both",
+    ),
+    ("content_speed_tokens_per_second", "⌈Σ content_tokens / Σ content_time⌉, likewise"),
+    ("average_speed_tokens_per_second", "⌈Σ total_tokens / Σ full_response_time⌉, likewise"),
+    (
+        "average_output_speed_tokens_per_second",
+        "Σ output_tokens / Σ full_response_time, likewise, not rounded",
+    ),
+    ("times", "requests, mean, min, p50, p90, p95, p99, max of each time, in nanoseconds"),
+];
+
 /// How one time is spread. In nanoseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Distribution {
