@@ -1,15 +1,17 @@
 //! Threads that share the work of one operation.
 //!
-//! Apart from any arithmetic. Written for the case where the machine has other work too: a worker that the system
-//! has put aside never holds up an operation that others can finish, since workers join an open job and nobody
-//! waits for one that has not joined; and nobody spins for more than some microseconds. Must not know: what is
-//! computed.
+//! Apart from any arithmetic. Written for the case where the machine has other work too: workers join an open job
+//! and nobody waits for one that has not joined; nobody spins for more than some microseconds; and where the system
+//! puts aside a worker in the middle of its task, so that the caller has to wait for it, the caller goes on alone
+//! for a while. Tasks are taken one by one from a counter: a thread that is slower takes fewer. Must not know: what
+//! is computed.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::DeviceError;
 
@@ -19,24 +21,50 @@ use crate::DeviceError;
 const SPINS_MAX: usize = 400;
 /// Pauses between two looks.
 const SPINS_PER_LOOK: usize = 8;
-/// Set in the state while a job may be joined; the bits below count the workers inside.
-const OPEN: usize = 1 << (usize::BITS - 1);
+
+/// A worker that keeps the caller waiting for so long was put aside by the system: tasks are made to take well
+/// under half of it, and a process that shares the core gets some milliseconds.
+const STALL: Duration = Duration::from_millis(1);
+/// Tasks that the caller does alone after a stall, and after stalls that follow each other, doubling: some
+/// milliseconds to some tenths of a second, in which a stall costs little.
+const ALONE_MIN: usize = 512;
+const ALONE_MAX: usize = 16 * 1024;
+/// Shared tasks without a stall after which the next one counts as the first.
+const CALM: usize = 2048;
+
+/// The state: OPEN while a job may be joined, then the job's number in 31 bits, then the workers inside in 32.
+const OPEN: u64 = 1 << 63;
+const NUMBER_ONE: u64 = 1 << 32;
+const INSIDE: u64 = NUMBER_ONE - 1;
 
 /// Workers and the caller. Dropping it ends the workers.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Held by the caller whose job is running.
-    turn: Mutex<()>,
+    turn: Mutex<Turn>,
+}
+
+/// What one caller leaves to the next.
+#[derive(Default)]
+struct Turn {
+    /// Tasks still to be done without the workers.
+    alone: usize,
+    /// How many it was after the last stall.
+    backoff: usize,
+    /// Shared tasks since the last stall.
+    calm: usize,
 }
 
 struct Shared {
-    state: AtomicUsize,
+    state: AtomicU64,
     next: AtomicUsize,
     job: UnsafeCell<Job>,
     panicked: AtomicBool,
     stop: AtomicBool,
     sleepers: AtomicUsize,
+    /// Times that a caller has waited for as long as `STALL`.
+    stalls: AtomicUsize,
     asleep: Mutex<()>,
     wake: Condvar,
     left: Condvar,
@@ -60,17 +88,18 @@ impl Pool {
     /// Makes a pool of `threads` threads, the calling one included.
     pub fn new(threads: usize) -> Result<Self, DeviceError> {
         let shared = Arc::new(Shared {
-            state: AtomicUsize::new(0),
+            state: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             job: UnsafeCell::new(Job { run: None, tasks: 0 }),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
+            stalls: AtomicUsize::new(0),
             asleep: Mutex::new(()),
             wake: Condvar::new(),
             left: Condvar::new(),
         });
-        let mut pool = Pool { shared, workers: Vec::new(), turn: Mutex::new(()) };
+        let mut pool = Pool { shared, workers: Vec::new(), turn: Mutex::default() };
         for index in 1..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
             let builder = std::thread::Builder::new().name(format!("kernel-{index}"));
@@ -84,7 +113,8 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `run` once for each task in 0..tasks, on any of the threads, and returns when all have been done.
+    /// Calls `run` once for each task in 0..tasks, on any of the threads, and returns when all have been done. A
+    /// task should take some microseconds to some tenths of a millisecond.
     ///
     /// # Panics
     /// If `run` panicked on any thread.
@@ -93,19 +123,21 @@ impl Pool {
             (0..tasks).for_each(run);
             return;
         }
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if turn.alone > 0 {
+            turn.alone = turn.alone.saturating_sub(tasks);
+            drop(turn);
+            (0..tasks).for_each(run);
+            return;
+        }
         let shared = &*self.shared;
-        // SAFETY: only the lifetime is erased; `close` below returns after the last worker has left the job.
+        // SAFETY: only the lifetime is erased; `Close` below returns after the last worker has left the job.
         let erased: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(run) };
         // SAFETY: `turn` is held and the state is closed with nobody inside, so nobody else looks at `job`.
         unsafe { *shared.job.get() = Job { run: Some(erased), tasks } };
         shared.next.store(0, Ordering::Relaxed);
-        shared.state.store(OPEN, Ordering::SeqCst);
-        if shared.sleepers.load(Ordering::SeqCst) > 0 {
-            drop(shared.lock());
-            shared.wake.notify_all();
-        }
-        let guard = Close { shared };
+        shared.open();
+        let guard = Close { shared, turn: &mut turn, tasks };
         take_tasks(shared, tasks, run);
         drop(guard);
         drop(turn);
@@ -116,18 +148,27 @@ impl Pool {
 /// Closes the job when the caller is done with its share, also when that share panicked.
 struct Close<'a> {
     shared: &'a Shared,
+    turn: &'a mut Turn,
+    tasks: usize,
 }
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {
-        self.shared.state.fetch_and(!OPEN, Ordering::SeqCst);
-        let mut spun = 0;
-        while self.shared.state.load(Ordering::Acquire) != 0 {
+        let Close { shared, turn, tasks } = self;
+        shared.state.fetch_and(!OPEN, Ordering::SeqCst);
+        let (mut spun, mut stalled) = (0, false);
+        while shared.inside() {
             if spin(&mut spun) {
-                let mut held = self.shared.lock();
-                while self.shared.state.load(Ordering::Acquire) != 0 {
-                    held = self.shared.left.wait(held).unwrap_or_else(PoisonError::into_inner);
-                }
+                stalled = shared.wait_until_left();
+            }
+        }
+        if stalled {
+            turn.backoff = (turn.backoff * 2).clamp(ALONE_MIN, ALONE_MAX);
+            (turn.alone, turn.calm) = (turn.backoff, 0);
+        } else {
+            turn.calm = turn.calm.saturating_add(*tasks);
+            if turn.calm > CALM {
+                turn.backoff = 0;
             }
         }
     }
@@ -150,45 +191,74 @@ impl Shared {
         self.asleep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Opens the next job. The state is closed and nobody is inside.
+    fn open(&self) {
+        let state = self.state.load(Ordering::Relaxed);
+        self.state.store(OPEN | (state.wrapping_add(NUMBER_ONE) & !OPEN), Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(self.lock());
+            self.wake.notify_all();
+        }
+    }
+
+    fn inside(&self) -> bool {
+        self.state.load(Ordering::Acquire) & INSIDE != 0
+    }
+
+    /// Sleeps until nobody is inside. True if that was a stall.
+    fn wait_until_left(&self) -> bool {
+        let (mut held, mut stalled) = (self.lock(), false);
+        while self.inside() {
+            let (again, timeout) =
+                self.left.wait_timeout(held, STALL).unwrap_or_else(PoisonError::into_inner);
+            held = again;
+            if timeout.timed_out() {
+                self.stalls.fetch_add(1, Ordering::Relaxed);
+                stalled = true;
+            }
+        }
+        stalled
+    }
+
     fn work(&self) {
-        let mut spun = 0;
+        // Each job is joined once: a worker that found no task left in it has nothing more to look for.
+        let (mut done, mut spun) = (0, 0);
         while !self.stop.load(Ordering::Relaxed) {
-            if self.join() {
+            if self.join(&mut done) {
                 spun = 0;
             } else if spin(&mut spun) {
-                self.sleep();
+                self.sleep(done);
                 spun = 0;
             }
         }
     }
 
-    /// Takes part in the open job, if there is one with tasks left.
-    fn join(&self) -> bool {
+    /// Takes part in the open job unless its number is `done`, which then becomes its number. False if there was
+    /// nothing to do.
+    fn join(&self, done: &mut u64) -> bool {
         let state = self.state.load(Ordering::Relaxed);
-        if state & OPEN == 0 {
+        let number = state & !INSIDE;
+        if state & OPEN == 0 || number == *done {
             return false;
         }
         if self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return true;
         }
+        *done = number;
         // SAFETY: this worker is inside: the job was published before the state opened, and the caller does not
         // return, nor write it again, before the count is back at zero.
         let job = unsafe { *self.job.get() };
-        let took = match job.run {
+        let took = job.run.map_or(0, |run| {
             // SAFETY: as above, the closure is borrowed by a caller that waits for us.
-            Some(run) => {
-                let run = unsafe { &*run };
-                let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    take_tasks(self, job.tasks, run)
-                }));
-                if done.is_err() {
-                    self.panicked.store(true, Ordering::Relaxed);
-                }
-                done.unwrap_or(0)
-            }
-            None => 0,
-        };
-        if self.state.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let run = unsafe { &*run };
+            let tasks = std::panic::AssertUnwindSafe(|| take_tasks(self, job.tasks, run));
+            std::panic::catch_unwind(tasks).unwrap_or_else(|_| {
+                self.panicked.store(true, Ordering::Relaxed);
+                0
+            })
+        });
+        let before = self.state.fetch_sub(1, Ordering::AcqRel);
+        if before & OPEN == 0 && before & INSIDE == 1 {
             // The caller may be asleep, waiting for the last one out.
             drop(self.lock());
             self.left.notify_one();
@@ -196,10 +266,11 @@ impl Shared {
         took > 0
     }
 
-    fn sleep(&self) {
+    fn sleep(&self, done: u64) {
         let mut held = self.lock();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while self.state.load(Ordering::SeqCst) & OPEN == 0 && !self.stop.load(Ordering::SeqCst) {
+        let idle = |state: u64| state & OPEN == 0 || state & !INSIDE == done;
+        while idle(self.state.load(Ordering::SeqCst)) && !self.stop.load(Ordering::SeqCst) {
             held = self.wake.wait(held).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -287,5 +358,53 @@ mod tests {
             sum.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(sum.load(Ordering::Relaxed), 10);
+    }
+
+    #[test]
+    fn a_worker_that_holds_up_the_caller_is_left_alone_for_a_while() {
+        let pool = Pool::new(2).unwrap();
+        let caller = std::thread::current().id();
+        let arrived = std::sync::Barrier::new(2);
+        let on_caller = AtomicUsize::new(0);
+        pool.run(2, &|_| {
+            arrived.wait();
+            if std::thread::current().id() == caller {
+                on_caller.fetch_add(1, Ordering::Relaxed);
+            } else {
+                while pool.shared.stalls.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert_eq!(on_caller.load(Ordering::Relaxed), 1);
+        assert_eq!(pool.turn.lock().unwrap().alone, ALONE_MIN);
+        let elsewhere = AtomicUsize::new(0);
+        pool.run(ALONE_MIN, &|_| {
+            let here = std::thread::current().id() == caller;
+            elsewhere.fetch_add(usize::from(!here), Ordering::Relaxed);
+        });
+        assert_eq!(elsewhere.load(Ordering::Relaxed), 0);
+        // That was the while; the worker is invited again, or this would never end.
+        pool.run(2, &|_| {
+            arrived.wait();
+        });
+    }
+
+    #[test]
+    fn callers_on_several_threads_take_turns() {
+        let pool = Pool::new(3).unwrap();
+        let sum = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        pool.run(20, &|task| {
+                            sum.fetch_add(task, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.load(Ordering::Relaxed), 4 * 100 * (19 * 20 / 2));
     }
 }
