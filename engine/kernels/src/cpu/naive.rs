@@ -233,3 +233,120 @@ impl Device for Naive {
         out.extend_from_slice(&x.values[..rows * x.columns]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::f32::consts::FRAC_PI_2;
+
+    use super::*;
+
+    fn table(columns: usize, values: &[f32]) -> Table {
+        Table { columns, values: values.to_vec() }
+    }
+
+    #[track_caller]
+    fn check(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        let close = |(found, expected): (&f32, &f32)| (found - expected).abs() < 1e-5;
+        assert!(found.iter().zip(expected).all(close), "{found:?}, expected {expected:?}");
+    }
+
+    #[test]
+    fn weights_keep_their_value_in_every_format() {
+        // 1.5 is 0x3fc0 as bf16, 0x3e00 as f16; -2 is 0xc000 as both.
+        let bf16 = Naive.vector(2, WeightBytes::Bf16(&[0xc0, 0x3f, 0x00, 0xc0])).unwrap();
+        let f16 = Naive.vector(2, WeightBytes::F16(&[0x00, 0x3e, 0x00, 0xc0])).unwrap();
+        let f32 = Naive.vector(2, WeightBytes::F32(&[0, 0, 0xc0, 0x3f, 0, 0, 0, 0xc0])).unwrap();
+        assert_eq!([bf16, f16, f32], [[1.5, -2.0], [1.5, -2.0], [1.5, -2.0]]);
+    }
+
+    #[test]
+    fn a_product_is_of_rows_with_rows() {
+        // (1, 2) with (3, 4), (5, 6), (7, 8): 3 + 8, 5 + 12, 7 + 16. The second row is not asked for.
+        let mut out = Table::zeroed(2, 3);
+        Naive.matmul(
+            1,
+            &table(2, &[1.0, 2.0, 9.0, 9.0]),
+            &table(2, &[3.0, 4.0, 5.0, 6.0, 7.0, 8.0]),
+            &mut out,
+        );
+        assert_eq!(out.values, [11.0, 17.0, 23.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn rows_are_picked_by_id() {
+        let source = table(2, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let mut out = Table::zeroed(3, 2);
+        Naive.embed(&source, &[2, 0, 2], &mut out);
+        assert_eq!(out.values, [5.0, 6.0, 1.0, 2.0, 5.0, 6.0]);
+        Naive.gather(&[1], &source, &mut out);
+        assert_eq!(out.values, [3.0, 4.0, 1.0, 2.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn a_norm_divides_by_the_root_of_the_mean_square() {
+        // (1, 7) has the mean square 25; with epsilon 11 the root is 6.
+        let mut out = Table::zeroed(1, 2);
+        Naive.rms_norm(1, &table(2, &[1.0, 7.0]), &vec![10.0, 1.0], 0.0, &mut out);
+        check(&out.values, &[2.0, 1.4]);
+        Naive.rms_norm(1, &table(2, &[1.0, 7.0]), &vec![6.0, 6.0], 11.0, &mut out);
+        check(&out.values, &[1.0, 7.0]);
+        let mut residual = table(2, &[-2.0, 3.0]);
+        Naive.add_rms_norm(1, &table(2, &[3.0, 4.0]), &mut residual, &vec![10.0, 1.0], 0.0, &mut out);
+        assert_eq!(residual.values, [1.0, 7.0]);
+        check(&out.values, &[2.0, 1.4]);
+    }
+
+    #[test]
+    fn a_gate_is_silu() {
+        // silu(0) = 0; silu(ln 3) = ln 3 / (1 + 1/3) = 0.75 ln 3; silu(-ln 3) = -0.25 ln 3.
+        let ln3 = 3.0_f32.ln();
+        let mut out = Table::zeroed(1, 3);
+        Naive.silu_multiply(1, &table(6, &[0.0, ln3, -ln3, 5.0, 4.0, 4.0]), &mut out);
+        check(&out.values, &[0.0, 3.0 * ln3, -ln3]);
+    }
+
+    #[test]
+    fn heads_turn_by_pairs_half_a_head_apart() {
+        // One query, one key, one value head of 4. Pair (0, 2) turns by 90 degrees a position, pair (1, 3) not at
+        // all: (a, b, c, d) becomes (-c, b, a, d) at position 1, (-a, b, -c, d) at position 2.
+        let shape = HeadShape { heads: 1, kv_heads: 1, head_dim: 4 };
+        let rope = Rope { inverse_frequencies: vec![FRAC_PI_2, 0.0] };
+        let mut cache = Naive.kv_cache(2, 2, 2, shape).unwrap();
+        let row = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0];
+        let mut qkv = table(12, &[row, row].concat());
+        Naive.rope_and_store(1, shape, &rope, &[1, 2], &[3, 0], &mut qkv, &mut cache);
+        check(qkv.row(0), &[-3.0, 2.0, 1.0, 4.0, -7.0, 6.0, 5.0, 8.0, 9.0, 10.0, 11.0, 12.0]);
+        check(qkv.row(1), &[-1.0, 2.0, -3.0, 4.0, -5.0, 6.0, -7.0, 8.0, 9.0, 10.0, 11.0, 12.0]);
+        let (keys, values) = &cache.layers[1];
+        check(keys.row(3), &[-7.0, 6.0, 5.0, 8.0]);
+        check(keys.row(0), &[-5.0, 6.0, -7.0, 8.0]);
+        check(values.row(3), &[9.0, 10.0, 11.0, 12.0]);
+        assert!(cache.layers[0].0.values.iter().chain(keys.row(1)).all(|value| *value == 0.0));
+    }
+
+    #[test]
+    fn attention_weighs_values_by_softmax() {
+        // Two query heads on one key/value head of 2, nothing turned, blocks of one token in the order 1, 0. Keys
+        // (2 ln 3, 0) and (0, 0), scale 1/2: query (1, 0) weighs the two 3 to 1, query (-1, 0) 1 to 3. The first
+        // position sees only itself.
+        let shape = HeadShape { heads: 2, kv_heads: 1, head_dim: 2 };
+        let rope = Rope { inverse_frequencies: vec![0.0] };
+        let mut cache = Naive.kv_cache(1, 2, 1, shape).unwrap();
+        let key = 2.0 * 3.0_f32.ln();
+        let first = [1.0, 0.0, -1.0, 0.0, key, 0.0, 4.0, 0.0];
+        let second = [1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0, 8.0];
+        let mut qkv = table(8, &[first, second].concat());
+        Naive.rope_and_store(0, shape, &rope, &[0, 1], &[1, 0], &mut qkv, &mut cache);
+        let mut out = Table::zeroed(2, 4);
+        let span = Span { row: 0, rows: 2, context: 2, blocks: &[1, 0] };
+        Naive.attend(0, shape, 0.5, &[span], &qkv, &cache, &mut out);
+        check(out.row(0), &[4.0, 0.0, 4.0, 0.0]);
+        check(out.row(1), &[3.0, 2.0, 1.0, 6.0]);
+        // A later chunk: the second row alone, as row 0 of its batch.
+        let alone = table(8, &second);
+        let span = Span { row: 0, rows: 1, context: 2, blocks: &[1, 0] };
+        Naive.attend(0, shape, 0.5, &[span], &alone, &cache, &mut out);
+        check(out.row(0), &[3.0, 2.0, 1.0, 6.0]);
+    }
+}
