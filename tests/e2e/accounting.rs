@@ -40,23 +40,37 @@ fn request(pitot: &Pitot, number: usize) -> Seen {
     let mut streamed = plain.clone();
     streamed["stream"] = json!(true);
     streamed["stream_options"] = json!({"include_usage": true});
+    let answered = |reply: &Value, text: String| {
+        // A model that stops at once has answered nothing, which is an interruption by the contract.
+        let outcome = if text.is_empty() { "interrupted" } else { "success" };
+        (outcome, reply["usage"].clone())
+    };
     let (outcome, usage) = match number % 8 {
-        0 => ("other", Open::send(address, &post_bytes("/v1/chat/completions", "", b"{")).unwrap().reply().map(|_| Value::Null)),
-        1 => {
-            let unknown = json!({"model": "nobody", "messages": messages});
-            ("http_error", Ok(chat(address, &unknown).json()["usage"].clone()))
+        0 => {
+            let broken = post_bytes("/v1/chat/completions", "", b"{");
+            assert_eq!(Open::send(address, &broken).unwrap().reply().unwrap().status, 400);
+            ("other", Value::Null)
         }
-        2 | 3 => ("success", Ok(chat(address, &plain).json()["usage"].clone())),
+        1 => {
+            let unknown = chat(address, &json!({"model": "nobody", "messages": messages}));
+            assert_eq!(unknown.status, 404);
+            ("http_error", Value::Null)
+        }
+        2 | 3 => {
+            let reply = chat(address, &plain).json();
+            answered(&reply, reply["choices"][0]["message"]["content"].as_str().unwrap().to_owned())
+        }
         4 => {
             let completion = json!({"model": MODEL, "prompt": message, "max_tokens": tokens});
-            ("success", Ok(post(address, "/v1/completions", &completion).json()["usage"].clone()))
+            let reply = post(address, "/v1/completions", &completion).json();
+            answered(&reply, reply["choices"][0]["text"].as_str().unwrap().to_owned())
         }
         _ => {
             let events = chat(address, &streamed).events();
-            ("success", Ok(events.last().unwrap()["usage"].clone()))
+            let deltas = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+            answered(events.last().unwrap(), deltas.collect())
         }
     };
-    let usage = usage.unwrap();
     Seen {
         outcomes: BTreeMap::from([(outcome.to_owned(), 1)]),
         input_tokens: usage["prompt_tokens"].as_u64().unwrap_or(0),
@@ -70,8 +84,8 @@ fn journal(pitot: &Pitot) -> Option<Seen> {
         let mut seen = Seen::default();
         for record in &records {
             *seen.outcomes.entry(record["outcome"].as_str().unwrap().to_owned()).or_default() += 1;
-            seen.input_tokens += record["input_tokens"]["value"].as_u64().unwrap_or(0);
-            seen.output_tokens += record["output_tokens"]["value"].as_u64().unwrap_or(0);
+            seen.input_tokens += record["input_tokens"].as_u64().unwrap_or(0);
+            seen.output_tokens += record["output_tokens"].as_u64().unwrap_or(0);
         }
         seen
     })
@@ -112,12 +126,14 @@ fn counters_journal_and_callers_agree_over_mixed_requests() {
         callers.into_iter().for_each(|caller| all.add(&caller.join().unwrap()));
         all
     });
-    let expected = BTreeMap::from([("other".to_owned(), 25), ("http_error".to_owned(), 25), ("success".to_owned(), 150)]);
-    assert_eq!(seen.outcomes, expected);
+    let count = |outcome: &str| seen.outcomes.get(outcome).copied().unwrap_or(0);
+    assert_eq!((count("other"), count("http_error")), (25, 25), "{seen:?}");
+    assert_eq!(count("success") + count("interrupted"), 150, "{seen:?}");
+    assert!(count("success") > 100, "{seen:?}");
     let written = eventually("the journal has every request", SOON, || journal(&pitot));
     assert_eq!(written, seen);
     let metrics = get(&pitot.admin, "/metrics").unwrap().text();
-    assert_eq!(counter(&metrics, "pitot_requests_total", "outcome"), expected);
+    assert_eq!(counter(&metrics, "pitot_requests_total", "outcome"), seen.outcomes);
     let sum = |name| counter(&metrics, name, "model").values().sum::<u64>();
     assert_eq!(sum("pitot_input_tokens_total"), seen.input_tokens);
     assert_eq!(sum("pitot_output_tokens_total"), seen.output_tokens);
@@ -129,18 +145,19 @@ fn counters_journal_and_callers_agree_over_mixed_requests() {
 
 #[test]
 fn the_two_views_of_a_request_fit_together() {
+    let pitot = shared();
     for number in 0..8 {
         let body = json!({
             "model": MODEL, "stream": true, "stream_options": {"include_usage": true}, "max_tokens": 40,
             "ignore_eos": true, "seed": number,
             "messages": [{"role": "user", "content": format!("Write about the number {number}.")}],
         });
-        let reply = chat(&shared().address, &body);
+        let reply = chat(&pitot.address, &body);
         let events = reply.events();
         let metrics = events.last().unwrap()["metrics"].clone();
-        let record = shared().record(reply.id());
+        let record = pitot.record(reply.id());
         let ms = |key: &str| metrics[key].as_f64().unwrap();
-        let record_ms = |key: &str| record[key]["value"].as_f64().unwrap_or_else(|| panic!("{key}: {record}")) / 1e6;
+        let record_ms = |key: &str| record[key].as_f64().unwrap_or_else(|| panic!("{key}: {record}")) / 1e6;
         let (first, full) = (record_ms("first_token_time_ns"), record_ms("full_response_time_ns"));
         let engine = ms("queue_time_ms") + ms("time_to_first_token_ms");
         assert!(first >= engine, "first token after {first} ms, before the engine's {engine} ms: {record}");
@@ -148,12 +165,14 @@ fn the_two_views_of_a_request_fit_together() {
         // shared, hence the wide bound.
         let jitter = ((full - first) - ms("generation_time_ms")).abs();
         assert!(jitter < 50.0 + 0.1 * full, "{jitter} ms between the two views: {record}");
-        assert_eq!(record["output_tokens"]["value"], 40, "{record}");
-        assert_eq!(record["engine"]["tokens_output"], 40, "{record}");
+        assert_eq!(record["output_tokens"], 40, "{record}");
+        assert_eq!(record["engine_output_tokens"], 40, "{record}");
         assert_eq!(record["violations"], json!([]), "{record}");
-        let segments = record["segments"].as_object().unwrap_or_else(|| panic!("{record}"));
-        let sum: u64 = segments.values().filter_map(Value::as_u64).sum();
-        let done = record["timeline"]["downstream_done_ns"].as_u64().unwrap_or_else(|| panic!("{record}"));
+        let fields = record.as_object().unwrap();
+        let segments =
+            fields.iter().filter(|(key, _)| key.starts_with("segment_") && *key != "segment_total_ns");
+        let sum: u64 = segments.filter_map(|(_, ns)| ns.as_u64()).sum();
+        let done = record["downstream_done_ns"].as_u64().unwrap_or_else(|| panic!("{record}"));
         assert_eq!(sum, done, "every nanosecond belongs to one segment: {record}");
     }
 }

@@ -35,7 +35,12 @@ fn unknown_keys_get_the_nearest_right_one_all_at_once() {
     let file = folder.path().join("pitot.toml");
     std::fs::write(&file, "[limits]\nidle_timeout = 3\n[listen]\nthreads = \"many\"\n").unwrap();
     let arguments = ["serve", "--config", file.to_str().unwrap(), "--set", "journal.enable=false"];
-    check_refused("pitot", &arguments, &[], &["idle_timeout_ms", "listen.threads", "journal.enabled", "pitot.toml"]);
+    check_refused(
+        "pitot",
+        &arguments,
+        &[],
+        &["idle_timeout_ms", "listen.threads", "journal.enabled", "pitot.toml"],
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -63,22 +63,20 @@ impl Pitot {
         let model = model();
         let mut command = Command::new(binary("pitot"));
         command.arg("up").arg("--model").arg(&model).args(["--served-model-name", MODEL, "alias"]);
-        Pitot::start(command, arguments)
+        let folder = tempfile::tempdir().unwrap();
+        command.arg("--upstream").arg(format!("unix:{}", folder.path().join("engine.sock").display()));
+        Pitot::start(command, folder, "/readyz", arguments)
     }
 
     /// `pitot serve` in front of this address.
     pub fn serve(upstream: &str, arguments: &[&str]) -> Pitot {
         let mut command = Command::new(binary("pitot"));
         command.args(["serve", "--upstream", upstream]);
-        Pitot::start(command, arguments)
+        Pitot::start(command, tempfile::tempdir().unwrap(), "/livez", arguments)
     }
 
-    fn start(mut command: Command, arguments: &[&str]) -> Pitot {
-        let folder = tempfile::tempdir().unwrap();
-        if command.get_args().next().is_some_and(|first| first == "up") {
-            let socket = folder.path().join("engine.sock");
-            command.arg("--upstream").arg(format!("unix:{}", socket.display()));
-        }
+    /// Starts it and waits until this page of the admin listener answers well.
+    fn start(mut command: Command, folder: TempDir, page: &str, arguments: &[&str]) -> Pitot {
         let (address, admin) = (free_address(), free_address());
         command
             .args(["--listen", &address, "--admin-listen", &admin])
@@ -93,10 +91,8 @@ impl Pitot {
         let said = collect(child.stderr.take().unwrap());
         let deadline = Instant::now() + START_MAX;
         loop {
-            if client::get(&admin, "/readyz").is_ok_and(|reply| reply.status == 200 || arguments.contains(&"--not-ready")) {
-                break;
-            }
-            if client::get(&admin, "/livez").is_ok() && command_is_serve(&command) {
+            let listens = std::net::TcpStream::connect(&address).is_ok();
+            if listens && client::get(&admin, page).is_ok_and(|reply| reply.status == 200) {
                 break;
             }
             if let Some(status) = child.try_wait().unwrap() {
@@ -134,11 +130,6 @@ impl Pitot {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Tells it to stop and waits for its end.
-    pub fn stop(mut self) {
-        self.terminate();
-    }
-
     fn terminate(&mut self) {
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -159,19 +150,21 @@ impl Drop for Pitot {
     }
 }
 
-fn command_is_serve(command: &Command) -> bool {
-    command.get_args().next().is_some_and(|first| first == "serve")
-}
-
 /// Runs a program to its end.
 pub fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     Command::new(binary(name)).args(arguments).envs(variables.iter().copied()).output().unwrap()
 }
 
-/// The gateway and engine that tests share which disturb nobody, with per-request metrics on.
-pub fn shared() -> &'static Pitot {
-    static SHARED: OnceLock<Pitot> = OnceLock::new();
-    SHARED.get_or_init(|| Pitot::up(&["--enable-per-request-metrics"]))
+/// The gateway and engine that tests share which disturb nobody, with per-request metrics on. It lives as long as
+/// any test holds it: a static would never be dropped, and its processes would outlive the tests.
+pub fn shared() -> Arc<Pitot> {
+    static SHARED: Mutex<Weak<Pitot>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let pitot = Arc::new(Pitot::up(&["--enable-per-request-metrics"]));
+        *shared = Arc::downgrade(&pitot);
+        pitot
+    })
 }
 
 fn free_address() -> String {
@@ -179,9 +172,9 @@ fn free_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-fn collect(from: impl Read + Send + 'static) -> std::sync::Arc<std::sync::Mutex<String>> {
-    let said = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
-    let into = std::sync::Arc::clone(&said);
+fn collect(from: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let said = Arc::new(Mutex::new(String::new()));
+    let into = Arc::clone(&said);
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             let mut said = into.lock().unwrap();

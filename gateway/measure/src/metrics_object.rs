@@ -133,8 +133,8 @@ pub fn client_json(seen: &SoFar) -> String {
     )
 }
 
-/// The value of a `Server-Timing` header for a reply that does not stream: the engine's phases and the whole up to
-/// now, in milliseconds. None if the engine reported no phase.
+/// The value of a `Server-Timing` header for a reply that does not stream: the engine's phases, and as `gateway` the
+/// rest of the time up to now (the gateway and the hops), in milliseconds. None if the engine reported no phase.
 pub fn server_timing(times: &EngineTimes, now: At) -> Option<String> {
     let phases = [
         ("queue", times.queued, times.scheduled),
@@ -149,7 +149,9 @@ pub fn server_timing(times: &EngineTimes, now: At) -> Option<String> {
     if parts.is_empty() {
         return None;
     }
-    parts.push(format!("total;dur={:.3}", ms(now.0)));
+    if let Some(engine) = times.last.zip(times.queued).and_then(|(last, queued)| last.since(queued)) {
+        parts.push(format!("gateway;dur={:.3}", ms(now.0.saturating_sub(engine))));
+    }
     Some(parts.join(", "))
 }
 

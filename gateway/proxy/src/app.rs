@@ -3,8 +3,9 @@
 //! Apart so that no module reaches for another behind the reader's back: what a part needs, it is handed here.
 //! Must not know: how a request is forwarded.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use pitot_config::gateway::{Case2, Settings, UsageSupport};
@@ -25,6 +26,8 @@ pub struct App {
     pub upstream: Upstream,
     pub link: Arc<EngineLink>,
     pub emitter: Emitter,
+    /// Where applications are listened to, once that is settled.
+    pub listening: OnceLock<SocketAddr>,
     draining: AtomicBool,
     in_flight: AtomicUsize,
 }
@@ -44,6 +47,7 @@ impl App {
             upstream: Upstream::new(&settings),
             link,
             emitter: Emitter::new(metrics, live, journal),
+            listening: OnceLock::new(),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             settings,

@@ -24,6 +24,15 @@ pub async fn look(app: &App) -> Readiness {
     if app.is_draining() {
         return Readiness::NotReady("the gateway is shutting down".into());
     }
+    let listening = async {
+        match app.listening.get() {
+            Some(address) => tokio::net::TcpStream::connect(address).await.is_ok(),
+            None => false,
+        }
+    };
+    if tokio::time::timeout(CONNECT_WAIT, listening).await != Ok(true) {
+        return Readiness::NotReady("the gateway does not listen yet".into());
+    }
     if app.settings.upstream.control_socket.is_some() {
         match app.link.state() {
             None => return Readiness::NotReady("the engine does not report its state".into()),

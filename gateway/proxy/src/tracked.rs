@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use pitot_control::RequestStamps;
+use pitot_measure::metrics_object::SoFar;
 use pitot_measure::{At, Ending, EngineTimes, Event, Observer, OutputPart, RequestFacts};
 
 use crate::app::{App, InFlight};
@@ -90,6 +91,11 @@ impl Tracked {
             tokens_unclassified: u64::from(stamps.output.tokens_unclassified),
             preemptions: stamps.preemptions,
         }
+    }
+
+    /// What is known of the request while its reply is being passed on.
+    pub fn so_far(&self) -> Option<SoFar> {
+        self.observer.as_ref().map(Observer::so_far)
     }
 
     /// Ends the request and hands its record to the sinks.

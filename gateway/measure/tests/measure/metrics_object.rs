@@ -108,7 +108,7 @@ fn output_and_server_timing() {
     );
     assert_eq!(
         metrics_object::server_timing(&times, at(120)).as_deref(),
-        Some("queue;dur=10.000, prefill;dur=30.000, decode;dur=50.000, total;dur=120.000")
+        Some("queue;dur=10.000, prefill;dur=30.000, decode;dur=50.000, gateway;dur=30.000")
     );
     assert_eq!(metrics_object::server_timing(&EngineTimes::default(), at(120)), None);
 }

@@ -73,6 +73,8 @@ pub fn open(app: &Arc<App>) -> anyhow::Result<Addresses> {
     })?;
     let applications = trial.local_addr()?;
     drop(trial);
+    // A gateway is opened once, so nothing else has been said here before.
+    let _ = app.listening.set(applications);
     let admin = admin::start(Arc::clone(app), app.settings.listen.admin_address)?;
     Ok(Addresses { applications, admin })
 }

@@ -97,11 +97,11 @@ impl Forwarder {
         if !received.bytes.is_empty() {
             tracked.observe(read_at, Event::UpstreamBytes(&received.bytes));
         }
+        if received.ended {
+            tracked.observe(read_at, Event::UpstreamEof);
+        }
         written?;
         tracked.observe(written_at, Event::Forwarded { upstream_bytes: pass.upstream_bytes, since });
-        if received.ended {
-            tracked.observe(written_at, Event::UpstreamEof);
-        }
         Ok(())
     }
 

@@ -101,8 +101,12 @@ impl Forwarder {
             return None;
         }
         let mut members = format!("\"metrics\":{}", metrics_object::json(tracked.engine_times()));
-        if let (true, Some(times)) = (self.app.settings.metrics.output, tracked.engine_times()) {
+        let wanted = &self.app.settings.metrics;
+        if let Some(times) = tracked.engine_times().filter(|_| wanted.output) {
             members.push_str(&format!(",\"output\":{}", metrics_object::output_json(times)));
+        }
+        if let Some(seen) = tracked.so_far().filter(|_| wanted.client) {
+            members.push_str(&format!(",\"client\":{}", metrics_object::client_json(&seen)));
         }
         Some(members)
     }

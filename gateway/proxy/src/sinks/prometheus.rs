@@ -38,7 +38,7 @@ impl Metrics {
     pub fn new(models_max: usize) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let mut vectors = HashMap::new();
-        for family in Family::ALL {
+        for family in Family::ALL.iter().copied() {
             let about = family.about();
             let labels: Vec<&str> = about.labels.iter().map(|label| label.name()).collect();
             let vector = match about.kind {
