@@ -1,22 +1,31 @@
-//! The blocks of the key/value cache: which are free.
+//! The blocks of the key/value cache: which are free, which are held and how often.
 //!
 //! Apart so that no other code decides about a block. Must not know: sequences, tokens, what a block holds.
+//!
+//! Blocks are counted, not owned: two sequences that share a prefix may one day hold the same block. There is no
+//! prefix cache yet, so today every count is 0 or 1.
 
-/// A stack of free block ids. Free and handed out together are always `total`.
+/// Names one block of the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct BlockId(pub u32);
+
+/// A fixed number of blocks. Free and held together are always `total`.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
-    free: Vec<u32>,
-    /// One entry a block, against handing one out or taking one back twice.
-    used: Vec<bool>,
+    /// A stack, so that a block just freed, and still in the processor's cache, is the next one taken.
+    free: Vec<BlockId>,
+    /// Holders of each block.
+    references: Vec<u32>,
 }
 
 impl BlockPool {
-    pub fn new(total: usize) -> BlockPool {
-        BlockPool { free: (0..total as u32).rev().collect(), used: vec![false; total] }
+    /// Makes a pool whose blocks are all free.
+    pub fn new(total: u32) -> BlockPool {
+        BlockPool { free: (0..total).rev().map(BlockId).collect(), references: vec![0; total as usize] }
     }
 
     pub fn total(&self) -> usize {
-        self.used.len()
+        self.references.len()
     }
 
     pub fn free(&self) -> usize {
@@ -27,40 +36,41 @@ impl BlockPool {
         self.total() - self.free()
     }
 
-    /// A block, or none when all are out.
-    pub fn take(&mut self) -> Option<u32> {
+    /// Takes a block with one holder, or none when all are held.
+    pub fn take(&mut self) -> Option<BlockId> {
         let block = self.free.pop()?;
-        assert!(!self.used[block as usize], "block {block} was free and used at once");
-        self.used[block as usize] = true;
+        self.references[block.0 as usize] = 1;
         Some(block)
     }
 
-    /// Takes blocks back; the list is left empty.
-    pub fn give_back(&mut self, blocks: &mut Vec<u32>) {
-        for block in blocks.drain(..) {
-            assert!(self.used[block as usize], "block {block} was given back twice");
-            self.used[block as usize] = false;
+    /// Gives up one hold of a block; the last one frees it.
+    ///
+    /// # Panics
+    /// When nobody holds it: a block freed twice would be written by two sequences.
+    pub fn release(&mut self, block: BlockId) {
+        let references = &mut self.references[block.0 as usize];
+        assert!(*references > 0, "block {} was released, but nobody holds it", block.0);
+        *references -= 1;
+        if *references == 0 {
             self.free.push(block);
         }
     }
 
-    /// Checks that the blocks held, with the free ones, are each block once.
+    /// Checks the pool against all holds that are known.
     ///
     /// # Panics
-    /// When they are not.
-    pub fn check_integrity<'a>(&self, held: impl Iterator<Item = &'a u32>) {
-        let mut seen = vec![false; self.total()];
-        for block in held.copied().chain(self.free.iter().copied()) {
-            let seen = &mut seen[block as usize];
-            assert!(!*seen, "block {block} is in two places");
-            *seen = true;
+    /// When a block is lost, free and held at once, or held more or less often than counted.
+    pub fn check_integrity(&self, held: impl Iterator<Item = BlockId>) {
+        let mut counted = vec![0_u32; self.total()];
+        held.for_each(|block| counted[block.0 as usize] += 1);
+        assert_eq!(counted, self.references, "the holders of the blocks are not those that are counted");
+        let mut free = vec![false; self.total()];
+        for block in &self.free {
+            assert!(!std::mem::replace(&mut free[block.0 as usize], true), "block {} is free twice", block.0);
+            assert_eq!(self.references[block.0 as usize], 0, "block {} is free and held", block.0);
         }
-        assert!(seen.iter().all(|seen| *seen), "a block is neither free nor held");
-        assert_eq!(
-            self.used.iter().filter(|used| **used).count(),
-            self.used(),
-            "free and used do not add up"
-        );
+        let idle = self.references.iter().filter(|count| **count == 0).count();
+        assert_eq!(self.free.len(), idle, "a block is neither free nor held");
     }
 }
 
@@ -69,37 +79,50 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    impl BlockPool {
+        /// What a shared prefix will do; there is none yet.
+        fn share(&mut self, block: BlockId) {
+            self.references[block.0 as usize] += 1;
+        }
+    }
+
     proptest! {
-        /// Each action: take that many blocks as one holder, or (0) let the oldest holder give back.
+        /// Actions: 0 takes a block, 1 holds a held one once more, 2 gives one hold up.
         #[test]
-        fn free_and_used_are_the_total(total in 0usize..20, actions in proptest::collection::vec(0usize..6, 0..80)) {
+        fn free_and_used_are_the_total(
+            total in 0_u32..20,
+            actions in proptest::collection::vec((0_u8..3, any::<usize>()), 0..200),
+        ) {
             let mut pool = BlockPool::new(total);
-            let mut holders: std::collections::VecDeque<Vec<u32>> = Default::default();
-            for action in actions {
-                if action == 0 {
-                    if let Some(mut blocks) = holders.pop_front() {
-                        pool.give_back(&mut blocks);
-                        prop_assert!(blocks.is_empty());
+            let mut held: Vec<BlockId> = Vec::new();
+            for (action, choice) in actions {
+                match action {
+                    0 => match pool.take() {
+                        Some(block) => held.push(block),
+                        None => prop_assert_eq!(pool.used(), total as usize),
+                    },
+                    1 if !held.is_empty() => {
+                        let block = held[choice % held.len()];
+                        pool.share(block);
+                        held.push(block);
                     }
-                } else {
-                    let free = pool.free();
-                    let blocks: Vec<u32> = std::iter::from_fn(|| pool.take()).take(action).collect();
-                    prop_assert_eq!(blocks.len(), action.min(free));
-                    holders.push_back(blocks);
+                    2 if !held.is_empty() => pool.release(held.swap_remove(choice % held.len())),
+                    _ => {}
                 }
-                let held: usize = holders.iter().map(Vec::len).sum();
-                prop_assert_eq!(pool.used(), held);
-                prop_assert_eq!(pool.free() + held, total);
-                pool.check_integrity(holders.iter().flatten());
+                pool.check_integrity(held.iter().copied());
+                let distinct: std::collections::HashSet<BlockId> = held.iter().copied().collect();
+                prop_assert_eq!(pool.used(), distinct.len());
+                prop_assert_eq!(pool.free() + pool.used(), pool.total());
             }
         }
     }
 
     #[test]
-    #[should_panic(expected = "given back twice")]
-    fn giving_back_twice_is_a_bug() {
-        let mut pool = BlockPool::new(2);
-        let block = pool.take().expect("two are free");
-        pool.give_back(&mut vec![block, block]);
+    #[should_panic(expected = "nobody holds it")]
+    fn a_double_release_is_a_bug() {
+        let mut pool = BlockPool::new(1);
+        let block = pool.take().unwrap();
+        pool.release(block);
+        pool.release(block);
     }
 }

@@ -7,16 +7,19 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::admission::{Refusal, check_request};
+use crate::continuation::{self, Ends, Taken};
 use crate::detokenizer::Detokenizer;
 use crate::reasoning::{Channel, Classifier, Markers, OutputSplit};
 use crate::runner::{Logits, Reservation, RunError, Runner};
-use crate::sampler::{Choice, TokenLogprobs, mix, sample};
+use crate::sampler::{self, TokenLogprobs};
 use crate::scheduler::{Bounds, Scheduler};
-use crate::sequence::{Finish, Request, Sequence, SequenceId, Stamps, StopCause, Usage};
-use crate::stop::{StopMatcher, Stopped};
+use crate::sequence::{Finish, Request, Sequence, SequenceId, Stamps, Usage};
+use crate::stats::EngineState;
+use crate::stop::StopMatcher;
 use crate::tokenizer::Tokenizer;
 
-/// Sizes of an engine. All are bounds; none may be 0 except `waiting_max`.
+/// Sizes of an engine. All are bounds, and none may be 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Tokens a cache block.
@@ -25,7 +28,7 @@ pub struct EngineOptions {
     pub kv_bytes: usize,
     /// Most tokens of a step.
     pub batch_tokens_max: usize,
-    /// Most sequences running at once.
+    /// Most sequences running at once; at most `batch_tokens_max` are.
     pub sequences_max: usize,
     /// Most requests waiting; a preempted sequence waits beside them.
     pub waiting_max: usize,
@@ -55,41 +58,25 @@ impl Default for EngineOptions {
 /// Why an engine cannot be made.
 #[derive(Debug, Error)]
 pub enum EngineError {
-    #[error("{option} must be at least 1")]
-    Zero { option: &'static str },
+    #[error("{option} must be at least {min}")]
+    TooSmall { option: &'static str, min: usize },
     #[error("{kv_bytes} bytes of cache hold no block of {block_bytes} bytes")]
     NoBlock { kv_bytes: usize, block_bytes: usize },
+    #[error("{blocks} cache blocks of {block_tokens} tokens are more than 32-bit slots can name")]
+    TooManySlots { blocks: usize, block_tokens: usize },
     #[error(transparent)]
     Reserve(#[from] RunError),
 }
 
 /// What the engine is asked to do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Command {
+    /// Takes a sequence in.
     Add(Request),
     /// Ends a sequence; one that is gone already is no error.
     Abort(SequenceId),
     /// Refuses new requests from now on; those taken in are finished.
     Drain,
-}
-
-/// Why a request was not taken in.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refusal {
-    #[error("{waiting} requests are waiting already")]
-    QueueFull { waiting: usize },
-    #[error("the prompt has {tokens} tokens, but at most {max} leave room for an output token")]
-    PromptTooLong { tokens: usize, max: usize },
-    #[error("the prompt has no tokens")]
-    EmptyPrompt,
-    #[error("max_tokens must be at least 1")]
-    NoOutput,
-    #[error("token {token} is outside the vocabulary of {vocabulary}")]
-    UnknownToken { token: u32, vocabulary: usize },
-    #[error("sequence {} is alive already", .id.0)]
-    DuplicateId { id: SequenceId },
-    #[error("the engine is draining")]
-    Draining,
 }
 
 /// What a step produced.
@@ -99,8 +86,9 @@ pub enum Output {
     Token {
         id: SequenceId,
         token: u32,
-        /// Empty while a character or a possible stop string is incomplete.
+        /// Empty while a character or a possible stop string is incomplete, and for tokens without text.
         text: String,
+        /// Where `text` belongs.
         channel: Channel,
         logprobs: Option<TokenLogprobs>,
     },
@@ -109,6 +97,8 @@ pub enum Output {
         id: SequenceId,
         /// Text held back until now.
         text: String,
+        /// Where `text` belongs.
+        channel: Channel,
         finish: Finish,
         stamps: Stamps,
         usage: Usage,
@@ -117,29 +107,16 @@ pub enum Output {
     },
 }
 
-/// A look at the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EngineState {
-    pub running: usize,
-    pub waiting: usize,
-    pub blocks_total: usize,
-    pub blocks_used: usize,
-    pub block_tokens: usize,
-    /// Most tokens of a sequence, prompt and output: what model, options and cache allow.
-    pub context_max: usize,
-    pub draining: bool,
-}
-
 /// Sequences on a runner.
 pub struct Engine {
     runner: Box<dyn Runner>,
     tokenizer: Arc<Tokenizer>,
     options: EngineOptions,
+    ends: Ends,
     scheduler: Scheduler,
     markers: Option<Markers>,
-    context_max: usize,
     draining: bool,
-    /// Ends that the next step hands out; at most one a sequence that was alive.
+    /// Ends that the next step hands out; at most one for each sequence that was alive.
     ended: Vec<Output>,
 }
 
@@ -147,30 +124,25 @@ impl Engine {
     /// Makes an engine and reserves its cache.
     ///
     /// # Errors
-    /// When a size is 0, the budget holds no block, or the runner has no room.
+    /// When a size is too small, the budget holds no block, or the runner has no room.
     pub fn new(
         mut runner: Box<dyn Runner>,
         tokenizer: Arc<Tokenizer>,
         options: EngineOptions,
     ) -> Result<Engine, EngineError> {
-        let EngineOptions { block_tokens, kv_bytes, batch_tokens_max, sequences_max, .. } = options;
-        let sizes = [
-            ("block_tokens", block_tokens),
-            ("batch_tokens_max", batch_tokens_max),
-            ("sequences_max", sequences_max),
-            ("context_max", options.context_max.unwrap_or(1)),
-        ];
-        if let Some((option, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
-            return Err(EngineError::Zero { option });
-        }
-        let sequences_max = sequences_max.min(batch_tokens_max);
         let context_model = runner.context_max().min(options.context_max.unwrap_or(usize::MAX));
-        let block_bytes = runner.block_bytes(block_tokens);
+        check_options(&options, context_model)?;
+        let EngineOptions { block_tokens, kv_bytes, batch_tokens_max, .. } = options;
+        // A decode takes one token of a step, so more sequences than that could never run in one.
+        let sequences_max = options.sequences_max.min(batch_tokens_max);
+        let block_bytes = runner.block_bytes(block_tokens).max(1);
         let useful = context_model.div_ceil(block_tokens).saturating_mul(sequences_max);
-        let blocks = (kv_bytes / block_bytes.max(1)).min(useful);
+        let blocks = (kv_bytes / block_bytes).min(useful);
         if blocks == 0 {
             return Err(EngineError::NoBlock { kv_bytes, block_bytes });
         }
+        let slots = blocks.checked_mul(block_tokens).filter(|slots| *slots <= u32::MAX as usize);
+        let slots = slots.ok_or(EngineError::TooManySlots { blocks, block_tokens })?;
         runner.reserve(Reservation {
             blocks,
             block_tokens,
@@ -178,13 +150,18 @@ impl Engine {
             logit_rows_max: sequences_max,
         })?;
         let bounds = Bounds { block_tokens, batch_tokens_max, sequences_max };
+        let ends = Ends {
+            eos_token_ids: options.eos_token_ids.clone(),
+            // What can never fit is refused when it comes, so that the oldest sequence always gets on.
+            context_max: context_model.min(slots),
+        };
         Ok(Engine {
             markers: Markers::of(&tokenizer),
-            context_max: context_model.min(blocks * block_tokens),
-            scheduler: Scheduler::new(bounds, blocks),
+            scheduler: Scheduler::new(bounds, blocks as u32),
             runner,
             tokenizer,
             options,
+            ends,
             draining: false,
             ended: Vec::new(),
         })
@@ -197,7 +174,7 @@ impl Engine {
     pub fn apply(&mut self, command: Command, now: u64) -> Result<(), Refusal> {
         match command {
             Command::Add(request) => {
-                self.admissible(&request)?;
+                self.check(&request)?;
                 self.scheduler.add(self.sequence(request, now));
             }
             Command::Abort(id) => self.end(id, Finish::Abort),
@@ -212,6 +189,8 @@ impl Engine {
     }
 
     /// Runs one step. `clock` is read at its top, and again when its tokens exist.
+    ///
+    /// A runner that fails ends the sequences of the step with [`Finish::Error`]; the others go on.
     pub fn step(&mut self, clock: &mut dyn FnMut() -> u64) -> Vec<Output> {
         let mut outputs = std::mem::take(&mut self.ended);
         self.scheduler.plan(clock());
@@ -240,7 +219,7 @@ impl Engine {
             blocks_total: self.scheduler.pool().total(),
             blocks_used: self.scheduler.pool().used(),
             block_tokens: self.options.block_tokens,
-            context_max: self.context_max,
+            context_max: self.ends.context_max,
             draining: self.draining,
         }
     }
@@ -258,41 +237,26 @@ impl Engine {
         self.scheduler.check_integrity();
     }
 
-    fn admissible(&self, request: &Request) -> Result<(), Refusal> {
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
         if self.draining {
             return Err(Refusal::Draining);
         }
-        if request.prompt.is_empty() {
-            return Err(Refusal::EmptyPrompt);
-        }
-        if request.sampling.max_tokens == 0 {
-            return Err(Refusal::NoOutput);
-        }
-        let tokens = request.prompt.len();
-        if tokens >= self.context_max {
-            return Err(Refusal::PromptTooLong { tokens, max: self.context_max - 1 });
-        }
-        let vocabulary = self.runner.vocabulary();
-        if let Some(token) = request.prompt.iter().copied().find(|token| *token as usize >= vocabulary) {
-            return Err(Refusal::UnknownToken { token, vocabulary });
-        }
+        check_request(request, self.runner.vocabulary(), self.ends.context_max)?;
         if self.scheduler.contains(request.id) {
             return Err(Refusal::DuplicateId { id: request.id });
         }
         let waiting = self.scheduler.waiting();
-        // A queue of 0 still hands over what fits into the next step.
-        let room = self.options.waiting_max.max(1);
-        if waiting >= room {
+        if waiting >= self.options.waiting_max {
             return Err(Refusal::QueueFull { waiting });
         }
         Ok(())
     }
 
     fn sequence(&self, request: Request, now: u64) -> Sequence {
-        let Request { id, prompt, mut sampling } = request;
-        sampling.seed.get_or_insert(mix(self.options.seed ^ mix(id.0)));
+        let Request { id, prompt, sampling } = request;
         Sequence {
             id,
+            seed: sampling.seed.unwrap_or_else(|| sampler::mix(self.options.seed ^ sampler::mix(id.0))),
             tokens_prompt: prompt.len(),
             computed: 0,
             planned: 0,
@@ -307,20 +271,35 @@ impl Engine {
         }
     }
 
-    /// Draws a token for every sequence that is complete after this step.
+    /// Draws a token for every sequence whose known tokens are all computed after this step.
     fn take_tokens(&mut self, logits: &Logits, clock: &mut dyn FnMut() -> u64, outputs: &mut Vec<Output>) {
-        let eos = &self.options.eos_token_ids;
+        let ends = &self.ends;
         let mut complete = self.scheduler.advance();
-        let mut rows = logits.rows();
-        let choices: Vec<Choice> = complete
+        let draws: Vec<_> = complete
             .iter()
-            .map(|sequence| choose(sequence, rows.next().expect("one row a complete sequence"), eos))
+            .zip(logits.rows())
+            .map(|(sequence, row)| {
+                let banned = continuation::banned(sequence, ends);
+                let index = sequence.tokens_output() as u64;
+                sampler::sample(row, &sequence.sampling, sequence.seed, index, &banned)
+            })
             .collect();
-        let end = clock();
+        assert_eq!(
+            draws.len(),
+            complete.len(),
+            "the runner gave no row of logits for each complete sequence"
+        );
+        let at = clock();
         let mut finished = Vec::new();
-        for (sequence, choice) in complete.iter_mut().zip(choices) {
-            let (output, finish) = take_token(sequence, choice, end, eos, &self.tokenizer, self.context_max);
-            outputs.push(output);
+        for (sequence, drawn) in complete.iter_mut().zip(draws) {
+            let Some(sampler::Drawn { token, logprobs }) = drawn else {
+                let error = "the model gave no finite logit for a token that may come".to_owned();
+                finished.push((sequence.id, Finish::Error(error)));
+                continue;
+            };
+            let Taken { text, channel, finish } =
+                continuation::take(sequence, token, at, ends, &self.tokenizer);
+            outputs.push(Output::Token { id: sequence.id, token, text, channel, logprobs });
             finished.extend(finish.map(|finish| (sequence.id, finish)));
         }
         for (id, finish) in finished {
@@ -328,20 +307,13 @@ impl Engine {
         }
     }
 
-    /// Takes a sequence out and queues its end.
+    /// Takes a sequence out and queues its end; nothing when it is gone already.
     fn end(&mut self, id: SequenceId, finish: Finish) {
         let Some(mut sequence) = self.scheduler.remove(id) else { return };
-        let text = match &finish {
-            // What follows a stop string is cut.
-            Finish::Stop { stop: Some(StopCause::Text(_)) } => String::new(),
-            Finish::Stop { stop: None | Some(StopCause::TokenId(_)) }
-            | Finish::Length
-            | Finish::Abort
-            | Finish::Error(_) => sequence.stop.finish(),
-        };
         self.ended.push(Output::Finished {
             id,
-            text,
+            text: continuation::tail(&mut sequence, &finish, &self.tokenizer),
+            channel: sequence.classifier.channel(),
             finish,
             stamps: sequence.stamps,
             usage: sequence.usage(),
@@ -351,58 +323,17 @@ impl Engine {
     }
 }
 
-fn choose(sequence: &Sequence, row: &[f32], eos: &[u32]) -> Choice {
-    let index = sequence.tokens_output();
-    let mut banned = Vec::new();
-    if index < sequence.sampling.min_tokens as usize {
-        banned.extend_from_slice(&sequence.sampling.stop_token_ids);
-        if !sequence.sampling.ignore_eos {
-            banned.extend_from_slice(eos);
-        }
+fn check_options(options: &EngineOptions, context_max: usize) -> Result<(), EngineError> {
+    let sizes = [
+        ("block_tokens", options.block_tokens, 1),
+        ("batch_tokens_max", options.batch_tokens_max, 1),
+        ("sequences_max", options.sequences_max, 1),
+        ("waiting_max", options.waiting_max, 1),
+        // One token of prompt and one of output.
+        ("context_max", context_max, 2),
+    ];
+    match sizes.into_iter().find(|(_, size, min)| size < min) {
+        Some((option, _, min)) => Err(EngineError::TooSmall { option, min }),
+        None => Ok(()),
     }
-    let seed = sequence.sampling.seed.expect("a sequence is made with a seed");
-    sample(row, &sequence.sampling, seed, index as u64, &banned)
-}
-
-/// Appends a token to its sequence; gives the output and, when it was the last, why.
-fn take_token(
-    sequence: &mut Sequence,
-    choice: Choice,
-    at: u64,
-    eos: &[u32],
-    tokenizer: &Tokenizer,
-    context_max: usize,
-) -> (Output, Option<Finish>) {
-    let Choice { token, logprobs } = choice;
-    sequence.tokens.push(token);
-    sequence.stamps.first.get_or_insert(at);
-    sequence.stamps.last = Some(at);
-    let id = sequence.id;
-    let stop_token = if sequence.sampling.stop_token_ids.contains(&token) {
-        Some(Some(StopCause::TokenId(token)))
-    } else if !sequence.sampling.ignore_eos && eos.contains(&token) {
-        Some(None)
-    } else {
-        None
-    };
-    let full = sequence.tokens_output() >= sequence.sampling.max_tokens as usize
-        || sequence.tokens.len() >= context_max;
-    let (channel, mut piece) = match stop_token {
-        Some(_) => (sequence.classifier.stop_token(), String::new()),
-        None => (sequence.classifier.token(token, at), sequence.detokenizer.push(tokenizer, token)),
-    };
-    if stop_token.is_some() || full {
-        piece.push_str(&sequence.detokenizer.finish(tokenizer));
-    }
-    let (text, found) = match sequence.stop.push(&piece) {
-        Stopped::Not { text } => (text, None),
-        Stopped::At { text, stop } => (text, Some(StopCause::Text(stop))),
-    };
-    let finish = match (found, stop_token) {
-        (None, Some(stop)) => Some(Finish::Stop { stop }),
-        (Some(stop), Some(_) | None) => Some(Finish::Stop { stop: Some(stop) }),
-        (None, None) if full => Some(Finish::Length),
-        (None, None) => None,
-    };
-    (Output::Token { id, token, text, channel, logprobs }, finish)
 }

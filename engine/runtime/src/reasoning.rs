@@ -1,23 +1,25 @@
 //! Which output tokens are reasoning and which are content, by `<think>` and `</think>` tokens.
 //!
 //! Apart because it is a rule about token ids alone. Must not know: text, sampling, where stamps come from.
+//!
+//! It works where the vocabulary has both markers as single tokens; elsewhere everything is content.
 
 use crate::tokenizer::Tokenizer;
 
-/// What a token belongs to.
+/// A part of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
     Reasoning,
     Content,
-    /// A marker or the stop token: counted in the usage, part of neither.
-    Unclassified,
 }
 
 /// Tokens of one channel; instants in the caller's nanoseconds, absent when it has none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Part {
     pub tokens: u32,
+    /// End of the step that produced the first.
     pub first: Option<u64>,
+    /// End of the step that produced the last.
     pub last: Option<u64>,
 }
 
@@ -26,6 +28,7 @@ pub struct Part {
 pub struct OutputSplit {
     pub reasoning: Part,
     pub content: Part,
+    /// Markers and the stop token.
     pub tokens_unclassified: u32,
 }
 
@@ -40,58 +43,68 @@ impl Markers {
     pub fn of(tokenizer: &Tokenizer) -> Option<Markers> {
         Some(Markers { open: tokenizer.token_id("<think>")?, close: tokenizer.token_id("</think>")? })
     }
+
+    /// The channel that follows a token, if it is a marker.
+    fn entered(self, token: u32) -> Option<Channel> {
+        if token == self.open {
+            Some(Channel::Reasoning)
+        } else if token == self.close {
+            Some(Channel::Content)
+        } else {
+            None
+        }
+    }
+}
+
+/// What a token turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Marker,
+    Text,
 }
 
 /// Sorts a sequence's output tokens.
 #[derive(Debug)]
 pub(crate) struct Classifier {
     markers: Option<Markers>,
-    inside: Channel,
+    channel: Channel,
     split: OutputSplit,
 }
 
 impl Classifier {
     /// Starts in reasoning when the prompt ends inside an open `<think>`, as some templates write it.
     pub fn new(markers: Option<Markers>, prompt: &[u32]) -> Classifier {
-        let last = markers.and_then(|markers| {
-            prompt.iter().rev().copied().find(|token| *token == markers.open || *token == markers.close)
-        });
-        let inside = match (markers, last) {
-            (Some(markers), Some(last)) if last == markers.open => Channel::Reasoning,
-            (Some(_) | None, Some(_) | None) => Channel::Content,
-        };
-        Classifier { markers, inside, split: OutputSplit::default() }
+        let channel = markers
+            .and_then(|markers| prompt.iter().rev().find_map(|token| markers.entered(*token)))
+            .unwrap_or(Channel::Content);
+        Classifier { markers, channel, split: OutputSplit::default() }
+    }
+
+    /// The channel that text now belongs to.
+    pub fn channel(&self) -> Channel {
+        self.channel
     }
 
     /// Counts an output token that is not the stop token.
-    pub fn token(&mut self, token: u32, at: u64) -> Channel {
-        if let Some(markers) = self.markers {
-            let entered = if token == markers.open {
-                Some(Channel::Reasoning)
-            } else if token == markers.close {
-                Some(Channel::Content)
-            } else {
-                None
-            };
-            if let Some(entered) = entered {
-                self.inside = entered;
-                return self.stop_token();
-            }
+    pub fn token(&mut self, token: u32, at: u64) -> Kind {
+        if let Some(entered) = self.markers.and_then(|markers| markers.entered(token)) {
+            self.channel = entered;
+            self.split.tokens_unclassified += 1;
+            return Kind::Marker;
         }
-        let part = match self.inside {
+        let part = match self.channel {
             Channel::Reasoning => &mut self.split.reasoning,
-            Channel::Content | Channel::Unclassified => &mut self.split.content,
+            Channel::Content => &mut self.split.content,
         };
         part.tokens += 1;
         part.first.get_or_insert(at);
         part.last = Some(at);
-        self.inside
+        Kind::Text
     }
 
     /// Counts the stop token.
-    pub fn stop_token(&mut self) -> Channel {
+    pub fn stop_token(&mut self) {
         self.split.tokens_unclassified += 1;
-        Channel::Unclassified
     }
 
     pub fn split(&self) -> OutputSplit {
@@ -129,6 +142,9 @@ mod tests {
         check(Some(MARKERS), &[9, 1], &[5, 2, 7], opened);
         let closed = OutputSplit { content: part(1, 0, 0), ..OutputSplit::default() };
         check(Some(MARKERS), &[1, 4, 2], &[5], closed);
+        let unclosed =
+            OutputSplit { reasoning: part(1, 10, 10), tokens_unclassified: 1, ..OutputSplit::default() };
+        check(Some(MARKERS), &[9], &[1, 5], unclosed);
         let none = OutputSplit { content: part(3, 0, 20), ..OutputSplit::default() };
         check(None, &[1], &[1, 5, 2], none);
     }
@@ -136,8 +152,8 @@ mod tests {
     #[test]
     fn the_stop_token_is_in_neither() {
         let mut classifier = Classifier::new(None, &[]);
-        assert_eq!(classifier.token(5, 3), Channel::Content);
-        assert_eq!(classifier.stop_token(), Channel::Unclassified);
+        assert_eq!(classifier.token(5, 3), Kind::Text);
+        classifier.stop_token();
         let expected =
             OutputSplit { content: part(1, 3, 3), tokens_unclassified: 1, ..OutputSplit::default() };
         assert_eq!(classifier.split(), expected);

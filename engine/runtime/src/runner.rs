@@ -6,8 +6,6 @@ use thiserror::Error;
 
 use crate::batch::Batch;
 
-pub use crate::model::ModelRunner;
-
 /// Why a step or a reservation failed.
 #[derive(Debug, Error)]
 pub enum RunError {

@@ -8,23 +8,23 @@
 /// How a sequence is sampled and when it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// 0 means the likeliest token.
+    /// 0 means the likeliest token; else logits are divided by it. At least 0.
     pub temperature: f32,
-    /// Keep only this many likeliest tokens.
+    /// Keep only this many likeliest tokens; at least 1, absent keeps all.
     pub top_k: Option<u32>,
-    /// Keep the likeliest tokens whose probabilities add up to this; 1 keeps all.
+    /// Keep the likeliest tokens whose probabilities add up to this; above 0, 1 keeps all.
     pub top_p: f32,
     /// Keep tokens at least this likely relative to the likeliest; 0 keeps all.
     pub min_p: f32,
     /// Fixes the draws; absent, the engine derives one.
     pub seed: Option<u64>,
-    /// Strings that end the sequence; cut from its text.
+    /// Strings that end the sequence; cut from its text, with all behind them.
     pub stop: Vec<String>,
     /// Tokens that end the sequence.
     pub stop_token_ids: Vec<u32>,
     /// Most output tokens, the stop token included; at least 1.
     pub max_tokens: u32,
-    /// Output tokens before which no end or stop token is drawn.
+    /// Output tokens before which no end or stop token is drawn and stop strings are not looked for.
     pub min_tokens: u32,
     /// Goes on past the model's own end tokens.
     pub ignore_eos: bool,
@@ -61,96 +61,159 @@ pub struct TokenLogprobs {
 
 /// A token and, when asked for, its log-probabilities.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct Drawn {
     pub token: u32,
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// Draws the token of output index `index`; tokens in `banned` are never drawn.
+/// Draws the token of output index `index`; tokens in `banned` are never drawn. None when no other token has a
+/// logit that is a number above minus infinity.
 ///
-/// Order of the cuts: temperature, top_k, top_p, min_p. A row without a finite logit gives token 0.
-pub(crate) fn sample(logits: &[f32], sampling: &Sampling, seed: u64, index: u64, banned: &[u32]) -> Choice {
-    let token = if sampling.temperature <= 0.0 {
-        likeliest(logits, banned)
-    } else {
+/// Order of the cuts: temperature, min_p, top_k, top_p (which counts what the others left), as vLLM has it.
+pub(crate) fn sample(
+    logits: &[f32],
+    sampling: &Sampling,
+    seed: u64,
+    index: u64,
+    banned: &[u32],
+) -> Option<Drawn> {
+    let token = if sampling.temperature > 0.0 {
         draw(logits, sampling, uniform(seed, index), banned)
-    };
+    } else {
+        likeliest(logits, banned)
+    }?;
     let logprobs = sampling.logprobs.map(|count| logprobs(logits, token, count as usize));
-    Choice { token, logprobs }
+    Some(Drawn { token, logprobs })
 }
 
-/// log(softmax(logits)).
+/// Natural logarithm of softmax(logits).
 pub fn log_softmax(logits: &[f32]) -> Vec<f32> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
-    let shift = f64::from(largest) + sum.ln();
+    let highest = highest(logits);
+    let sum: f64 = logits.iter().map(|logit| f64::from((logit - highest).exp())).sum();
+    let shift = f64::from(highest) + sum.ln();
     logits.iter().map(|logit| (f64::from(*logit) - shift) as f32).collect()
 }
 
-fn likeliest(logits: &[f32], banned: &[u32]) -> u32 {
+/// The highest value that is a number, or minus infinity.
+fn highest(logits: &[f32]) -> f32 {
+    // Lanes of their own let the compiler use vectors, which matters for a vocabulary of 50 000 a token.
+    const LANES: usize = 16;
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = logits.chunks_exact(LANES);
+    let rest = chunks.remainder().iter();
+    for chunk in chunks {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            // NaN compares false and is passed over.
+            *lane = if *logit > *lane { *logit } else { *lane };
+        }
+    }
+    rest.chain(&lanes)
+        .copied()
+        .fold(f32::NEG_INFINITY, |highest, logit| if logit > highest { logit } else { highest })
+}
+
+/// The likeliest token; of equals the first, so that it is always the same.
+fn likeliest(logits: &[f32], banned: &[u32]) -> Option<u32> {
+    if banned.is_empty() {
+        let highest = highest(logits);
+        let found = logits.iter().position(|logit| *logit == highest)?;
+        return (highest > f32::NEG_INFINITY).then_some(found as u32);
+    }
     let mut best: Option<(u32, f32)> = None;
-    for (token, logit) in (0u32..).zip(logits) {
-        if best.is_none_or(|(_, largest)| *logit > largest) && !logit.is_nan() && !banned.contains(&token) {
+    for (token, logit) in (0_u32..).zip(logits) {
+        let so_far = best.map_or(f32::NEG_INFINITY, |(_, highest)| highest);
+        if *logit > so_far && !banned.contains(&token) {
             best = Some((token, *logit));
         }
     }
-    best.map_or(0, |(token, _)| token)
+    best.map(|(token, _)| token)
 }
 
-fn draw(logits: &[f32], sampling: &Sampling, uniform: f64, banned: &[u32]) -> u32 {
-    let mut candidates: Vec<(u32, f32)> = (0u32..)
-        .zip(logits.iter().copied())
-        .filter(|(token, logit)| *logit > f32::NEG_INFINITY && !banned.contains(token))
-        .collect();
-    // Equal logits are ordered by id, so that a draw does not depend on the sort.
-    let by_likelihood = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-    if let Some(top_k) = sampling.top_k.map(|k| k as usize).filter(|k| (1..candidates.len()).contains(k)) {
-        candidates.select_nth_unstable_by(top_k - 1, by_likelihood);
-        candidates.truncate(top_k);
-    }
-    candidates.sort_unstable_by(by_likelihood);
-    let Some((_, largest)) = candidates.first().copied() else { return 0 };
+/// Where the prefix of likeliest tokens begins to be looked for; grown fourfold until it is enough, so that the
+/// whole vocabulary need not be sorted.
+const PREFIX_MIN: usize = 256;
+
+/// (weight, token); the likeliest token has weight 1.
+type Candidate = (f32, u32);
+
+fn draw(logits: &[f32], sampling: &Sampling, uniform: f64, banned: &[u32]) -> Option<u32> {
+    let highest = highest(logits);
     let scale = 1.0 / f64::from(sampling.temperature);
-    let mut weights: Vec<f64> =
-        candidates.iter().map(|(_, logit)| (f64::from(logit - largest) * scale).exp()).collect();
-    if sampling.top_p < 1.0 {
-        let enough = weights.iter().sum::<f64>() * f64::from(sampling.top_p);
-        let mut sum = 0.0;
-        let kept = weights
-            .iter()
-            .take_while(|weight| {
-                let before = sum;
-                sum += **weight;
-                before < enough
-            })
-            .count();
-        weights.truncate(kept.max(1));
+    let weight = |logit: f32| (f64::from(logit - highest) * scale) as f32;
+    let mut candidates: Vec<Candidate> = (0_u32..)
+        .zip(logits)
+        .map(|(token, logit)| (weight(*logit).exp(), token))
+        .filter(|(weight, token)| *weight >= sampling.min_p && *weight > 0.0 && !banned.contains(token))
+        .collect();
+    if let Some(k) = sampling.top_k.map(|k| k.max(1) as usize)
+        && k < candidates.len()
+    {
+        candidates.select_nth_unstable_by(k - 1, likelier);
+        candidates.truncate(k);
     }
-    // The likeliest token has weight 1, so a weight is already relative to it.
-    let least = f64::from(sampling.min_p);
-    let kept = weights.iter().take_while(|weight| **weight >= least).count();
-    weights.truncate(kept.max(1));
-    let mut left = uniform * weights.iter().sum::<f64>();
-    for ((token, _), weight) in candidates.iter().zip(&weights) {
-        left -= weight;
+    if sampling.top_p < 1.0 {
+        keep_top_p(&mut candidates, sampling.top_p);
+    }
+    // In the order of ids, so that a draw does not hang on how a selection left the candidates.
+    candidates.sort_unstable_by_key(|(_, token)| *token);
+    let mut left = uniform * sum(&candidates);
+    for (weight, token) in &candidates {
+        left -= f64::from(*weight);
         if left < 0.0 {
-            return *token;
+            return Some(*token);
         }
     }
-    candidates[weights.len() - 1].0
+    // Rounding may leave a rest behind the last one. No candidate is left where the banned tokens or an infinite
+    // logit outweigh the others by more than a float32 holds.
+    candidates.last().map_or_else(|| likeliest(logits, banned), |(_, token)| Some(*token))
+}
+
+/// Keeps the fewest likeliest candidates whose weights sum to the share of the whole.
+fn keep_top_p(candidates: &mut Vec<Candidate>, share: f32) {
+    let enough = sum(candidates) * f64::from(share);
+    let mut prefix = PREFIX_MIN.min(candidates.len());
+    while prefix > 0 {
+        if prefix < candidates.len() {
+            candidates.select_nth_unstable_by(prefix - 1, likelier);
+        }
+        candidates[..prefix].sort_unstable_by(likelier);
+        let mut sum = 0.0;
+        let reached = candidates[..prefix].iter().position(|(weight, _)| {
+            sum += f64::from(*weight);
+            sum >= enough
+        });
+        if let Some(last) = reached {
+            candidates.truncate(last + 1);
+            return;
+        }
+        if prefix == candidates.len() {
+            return;
+        }
+        prefix = (prefix * 4).min(candidates.len());
+    }
+}
+
+fn sum(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|(weight, _)| f64::from(*weight)).sum()
+}
+
+fn likelier(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
 fn logprobs(logits: &[f32], token: u32, count: usize) -> TokenLogprobs {
     let all = log_softmax(logits);
     let count = count.min(all.len());
-    let mut top: Vec<(u32, f32)> = (0u32..).zip(all.iter().copied()).collect();
-    let by_likelihood = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    let mut top: Vec<Candidate> = all.iter().copied().zip(0_u32..).collect();
     if count > 0 && count < top.len() {
-        top.select_nth_unstable_by(count - 1, by_likelihood);
+        top.select_nth_unstable_by(count - 1, likelier);
     }
     top.truncate(count);
-    top.sort_unstable_by(by_likelihood);
-    TokenLogprobs { logprob: all.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY), top }
+    top.sort_unstable_by(likelier);
+    TokenLogprobs {
+        logprob: all.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY),
+        top: top.into_iter().map(|(logprob, token)| (token, logprob)).collect(),
+    }
 }
 
 /// A number in [0, 1) that depends on (seed, index) alone.
@@ -187,7 +250,9 @@ mod tests {
     fn check(sampling: &Sampling, banned: &[u32], expected: [f64; 4]) {
         let mut counts = [0usize; 4];
         for index in 0..20_000 {
-            counts[sample(&row(), sampling, 11, index, banned).token as usize] += 1;
+            counts
+                [sample(&row(), sampling, 11, index, banned).expect("the row has numbers").token as usize] +=
+                1;
         }
         for (token, share) in expected.iter().enumerate() {
             let found = counts[token] as f64 / 20_000.0;
@@ -202,7 +267,7 @@ mod tests {
         check(&Sampling { top_k: Some(2), ..warm() }, &[], [1.0 / 3.0, 0.0, 2.0 / 3.0, 0.0]);
         check(&Sampling { top_k: Some(9), ..warm() }, &[], [0.25, 0.125, 0.5, 0.125]);
         check(&Sampling { top_p: 0.6, ..warm() }, &[], [1.0 / 3.0, 0.0, 2.0 / 3.0, 0.0]);
-        check(&Sampling { top_p: 0.0, ..warm() }, &[], [0.0, 0.0, 1.0, 0.0]);
+        check(&Sampling { top_p: 0.001, ..warm() }, &[], [0.0, 0.0, 1.0, 0.0]);
         check(&Sampling { min_p: 0.4, ..warm() }, &[], [1.0 / 3.0, 0.0, 2.0 / 3.0, 0.0]);
         check(&warm(), &[2], [0.5, 0.25, 0.0, 0.25]);
         // Temperature 0.5 squares the probabilities: 16, 4, 1, 1 parts of 22.
@@ -220,15 +285,55 @@ mod tests {
         for row in [vec![f32::NAN; 3], vec![f32::NEG_INFINITY; 3], Vec::new()] {
             for temperature in [0.0, 1.0] {
                 let sampling = Sampling { temperature, logprobs: Some(2), ..Sampling::default() };
-                sample(&row, &sampling, 1, 0, &[]);
+                assert_eq!(sample(&row, &sampling, 1, 0, &[]), None, "{row:?} at {temperature}");
             }
         }
     }
 
     #[test]
+    fn odd_rows_give_what_can_be_given() {
+        let token = |row: &[f32], temperature, banned: &[u32]| {
+            let sampling = Sampling { temperature, top_p: 0.5, min_p: 0.1, ..Sampling::default() };
+            sample(row, &sampling, 1, 0, banned).map(|drawn| drawn.token)
+        };
+        for temperature in [0.0, 1e-9, 1.0] {
+            assert_eq!(token(&[f32::NAN, 3.0, f32::NAN], temperature, &[]), Some(1));
+            assert_eq!(token(&[1.0, f32::INFINITY], temperature, &[]), Some(1));
+            assert_eq!(token(&[1.0, 2.0], temperature, &[0, 1]), None);
+            // The one that is left is less likely than a float32 weight can say.
+            assert_eq!(token(&[1000.0, -1000.0], temperature, &[0]), Some(1));
+        }
+    }
+
+    #[test]
+    fn of_equal_logits_the_first_is_the_likeliest_wherever_it_stands() {
+        for length in [1_usize, 15, 16, 17, 40] {
+            for first in 0..length {
+                let mut row = vec![0.0_f32; length];
+                row[first..].fill(2.0);
+                let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+                let drawn = sample(&row, &greedy, 0, 0, &[]).expect("the row has numbers");
+                assert_eq!(drawn.token as usize, first, "of {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_wider_than_the_first_prefix_is_found() {
+        // 2000 equal tokens: half the probability is the first 1000 of them.
+        let sampling = Sampling { top_p: 0.5, ..warm() };
+        let row = vec![0.0_f32; 2000];
+        let drawn = |index| sample(&row, &sampling, 3, index, &[]).expect("the row has numbers").token;
+        let highest = (0..20_000).map(drawn).max();
+        // Each of the 1000 comes 20 times on average.
+        assert!(highest.is_some_and(|token| (900..1000).contains(&token)), "{highest:?}");
+    }
+
+    #[test]
     fn logprobs_are_of_the_model_before_the_cuts() {
         let sampling = Sampling { temperature: 0.0, logprobs: Some(2), ..Sampling::default() };
-        let found = sample(&row(), &sampling, 0, 0, &[2]).logprobs.expect("asked for");
+        let found =
+            sample(&row(), &sampling, 0, 0, &[2]).and_then(|drawn| drawn.logprobs).expect("asked for");
         assert!((found.logprob - 0.25f32.ln()).abs() < 1e-6);
         let ids: Vec<u32> = found.top.iter().map(|(id, _)| *id).collect();
         assert_eq!(ids, [2, 0]);

@@ -34,7 +34,7 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub fn new(bounds: Bounds, blocks: usize) -> Scheduler {
+    pub fn new(bounds: Bounds, blocks: u32) -> Scheduler {
         Scheduler { bounds, pool: BlockPool::new(blocks), waiting: VecDeque::new(), running: Vec::new() }
     }
 
@@ -65,7 +65,7 @@ impl Scheduler {
         }
         let index = self.running.iter().position(|sequence| sequence.id == id)?;
         let mut sequence = self.running.remove(index);
-        self.pool.give_back(&mut sequence.blocks);
+        free(&mut self.pool, &mut sequence);
         Some(sequence)
     }
 
@@ -95,7 +95,7 @@ impl Scheduler {
             BatchSequence {
                 tokens: sequence.tokens[sequence.computed..context].to_vec(),
                 context,
-                blocks: sequence.blocks.clone(),
+                blocks: sequence.blocks.iter().map(|block| block.0).collect(),
                 logits: if context == sequence.tokens.len() { LogitRows::Last } else { LogitRows::None },
             }
         };
@@ -126,7 +126,7 @@ impl Scheduler {
     /// # Panics
     /// When they do not.
     pub fn check_integrity(&self) {
-        self.pool.check_integrity(self.running.iter().flat_map(|sequence| &sequence.blocks));
+        self.pool.check_integrity(self.running.iter().flat_map(|sequence| sequence.blocks.iter().copied()));
         assert!(self.running.len() <= self.bounds.sequences_max, "more sequences run than may");
         for sequence in &self.running {
             assert!(sequence.computed < sequence.tokens.len(), "a running sequence has nothing to run");
@@ -163,18 +163,21 @@ impl Scheduler {
                 *budget -= chunk;
                 return preempted;
             }
-            self.preempt_newest();
+            // A victim that was planned already gives its share of the step back.
+            *budget += self.preempt_newest();
             preempted = Preempted::Some;
         }
     }
 
-    fn preempt_newest(&mut self) {
+    /// Sends the newest running sequence back to the queue; gives the tokens it was planned with.
+    fn preempt_newest(&mut self) -> usize {
         let mut sequence = self.running.pop().expect("a sequence that lacks blocks is running");
-        self.pool.give_back(&mut sequence.blocks);
+        free(&mut self.pool, &mut sequence);
         sequence.computed = 0;
-        sequence.planned = 0;
         sequence.preemptions += 1;
+        let planned = std::mem::take(&mut sequence.planned);
         self.waiting.push_front(sequence);
+        planned
     }
 
     /// Admits from the head of the queue while all of a sequence's known tokens have room.
@@ -211,6 +214,12 @@ impl Preempted {
                 Preempted::Some
             }
         }
+    }
+}
+
+fn free(pool: &mut BlockPool, sequence: &mut Sequence) {
+    for block in sequence.blocks.drain(..) {
+        pool.release(block);
     }
 }
 

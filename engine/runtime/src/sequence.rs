@@ -3,6 +3,7 @@
 //! Apart so that the scheduler moves sequences without knowing sampling or text. Must not know: other sequences,
 //! the block pool, the runner.
 
+use crate::block_pool::BlockId;
 use crate::detokenizer::Detokenizer;
 use crate::reasoning::Classifier;
 use crate::sampler::Sampling;
@@ -13,7 +14,7 @@ use crate::stop::StopMatcher;
 pub struct SequenceId(pub u64);
 
 /// One sequence to generate. Several choices or prompts are several requests, joined by the caller.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub id: SequenceId,
     /// Token ids; not empty.
@@ -60,7 +61,7 @@ pub enum Finish {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub tokens_prompt: u32,
-    /// Prompt tokens served from a prefix cache; 0 until there is one.
+    /// Prompt tokens whose keys and values did not have to be computed.
     pub tokens_cached: u32,
     /// Tokens produced, the stop token included.
     pub tokens_output: u32,
@@ -70,6 +71,8 @@ pub struct Usage {
 pub(crate) struct Sequence {
     pub id: SequenceId,
     pub sampling: Sampling,
+    /// The request's seed, or one that the engine derived.
+    pub seed: u64,
     pub tokens_prompt: usize,
     /// Prompt, then output.
     pub tokens: Vec<u32>,
@@ -78,7 +81,7 @@ pub(crate) struct Sequence {
     /// Tokens of this step; 0 when it is not in the step.
     pub planned: usize,
     /// Blocks held, in order.
-    pub blocks: Vec<u32>,
+    pub blocks: Vec<BlockId>,
     pub stamps: Stamps,
     pub preemptions: u32,
     pub detokenizer: Detokenizer,
@@ -87,7 +90,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Known tokens that still have to run; at least 1.
+    /// Known tokens that still have to run; 0 only between a step's end and its new token.
     pub fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
@@ -100,6 +103,7 @@ impl Sequence {
     pub fn usage(&self) -> Usage {
         Usage {
             tokens_prompt: self.tokens_prompt as u32,
+            // There is no prefix cache: every prompt token was computed, so this is a true 0.
             tokens_cached: 0,
             tokens_output: self.tokens_output() as u32,
         }

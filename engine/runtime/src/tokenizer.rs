@@ -36,11 +36,11 @@ impl Tokenizer {
     /// # Errors
     /// When the bytes are not one.
     pub fn from_bytes(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
-        let mut inner = tokenizers::Tokenizer::from_bytes(json)
-            .map_err(|error| TokenizerError::Parse(error.to_string()))?;
+        let parse = |error: tokenizers::Error| TokenizerError::Parse(error.to_string());
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(parse)?;
         // A prompt is never cut or filled silently, whatever the file asks for.
         inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| TokenizerError::Parse(error.to_string()))?;
+        inner.with_truncation(None).map_err(parse)?;
         let mut special: Vec<u32> = inner
             .get_added_tokens_decoder()
             .iter()
@@ -52,7 +52,8 @@ impl Tokenizer {
         Ok(Tokenizer { inner, vocabulary, special })
     }
 
-    /// Token ids of `text`; special tokens written in the text are recognised, none is added.
+    /// Token ids of `text`, such as a rendered chat template; special tokens written in the text are recognised,
+    /// none is added.
     ///
     /// # Errors
     /// When the tokenizer's model cannot express the text.

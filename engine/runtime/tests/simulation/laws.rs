@@ -73,7 +73,7 @@ fn a_preempted_sequence_goes_on_before_those_that_wait() {
     // 24 tokens of cache: two sequences of up to 22 tokens start together, and the newer one has to give way. The
     // third would fit into the blocks given up, but has to wait until the first is done.
     let small = EngineOptions { kv_bytes: 24, sequences_max: 2, ..options() };
-    let mut engine = engine(ToyRunner::new(128).endless(), small);
+    let mut engine = engine(ToyRunner::new(128), small);
     for id in 1..=3 {
         engine.apply(Command::Add(request(id, "ab", greedy(20))), 0).expect("there is room");
     }

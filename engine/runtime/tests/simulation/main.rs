@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pitot_runtime::testing::{TOY_END, TOY_THINK, ToyRunner, toy_tokenizer};
+use pitot_runtime::testing::{TOY_END, TOY_THINK, TOY_VOCABULARY, ToyRunner, toy_next, toy_tokenizer};
 use pitot_runtime::{
     Channel, Command, Engine, EngineOptions, Finish, Output, Refusal, Request, Sampling, SequenceId,
     StopCause, Tokenizer,
@@ -74,7 +74,7 @@ fn record(lives: &mut BTreeMap<u64, Life>, outputs: Vec<Output>) {
                 life.tokens.push(token);
                 life.text.push_str(&text);
             }
-            Output::Finished { id, text, finish, stamps, usage, split, preemptions } => {
+            Output::Finished { id, text, finish, stamps, usage, split, preemptions, channel: _ } => {
                 let life = lives.entry(id.0).or_default();
                 assert_eq!(life.finish, None, "sequence {} ended twice", id.0);
                 life.text.push_str(&text);

@@ -1,0 +1,20 @@
+//! What the engine holds at one instant.
+//!
+//! Apart because the server passes it on as it is. Must not know: how it comes about.
+
+/// A look at the engine's load.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineState {
+    /// Sequences that hold cache blocks.
+    pub running: usize,
+    /// Sequences that hold none: not admitted yet, or preempted.
+    pub waiting: usize,
+    pub blocks_total: usize,
+    pub blocks_used: usize,
+    /// Tokens that one block holds.
+    pub block_tokens: usize,
+    /// Most tokens of a sequence, prompt and output: what model, options and cache allow.
+    pub context_max: usize,
+    /// New requests are refused; those taken in are finished.
+    pub draining: bool,
+}
