@@ -6,8 +6,8 @@
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,8 +20,6 @@ use crate::sockets::{Access, SocketFile, bind};
 
 /// Longest time a gateway may take to say Hello.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time between two states.
-const STATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// What the socket needs to know.
 #[derive(Debug, Clone)]
@@ -39,8 +37,6 @@ pub struct ControlSocket {
     shared: Arc<Shared>,
     listening: Option<JoinHandle<()>>,
     beating: Option<JoinHandle<()>>,
-    /// Its end stops the beat.
-    stop_beat: Option<mpsc::Sender<()>>,
     _file: SocketFile,
 }
 
@@ -49,12 +45,14 @@ struct Shared {
     options: ControlOptions,
     hub: Arc<Hub>,
     engine: EngineHandle,
+    /// Where peers' credentials are read.
+    runtime: tokio::runtime::Handle,
     stopping: AtomicBool,
     connections: AtomicUsize,
 }
 
 impl ControlSocket {
-    /// Listens, on threads of its own.
+    /// Listens, on threads of its own. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the socket cannot be had or a thread not be started.
@@ -68,25 +66,15 @@ impl ControlSocket {
             options,
             hub,
             engine,
+            runtime: tokio::runtime::Handle::try_current().context("the control channel needs a runtime")?,
             stopping: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         });
-        let (stop_beat, stopped) = mpsc::channel();
         let beat = Arc::clone(&shared.hub);
-        let beating = spawn("control-beat", move || {
-            while stopped.recv_timeout(STATE_PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
-                beat.repeat_state();
-            }
-        })?;
+        let beating = spawn("control-beat", move || beat.beat())?;
         let listen = Arc::clone(&shared);
         let listening = spawn("control-listen", move || accept_all(&listener, &listen))?;
-        Ok(ControlSocket {
-            shared,
-            listening: Some(listening),
-            beating: Some(beating),
-            stop_beat: Some(stop_beat),
-            _file: file,
-        })
+        Ok(ControlSocket { shared, listening: Some(listening), beating: Some(beating), _file: file })
     }
 
     /// Where it listens.
@@ -98,13 +86,12 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        self.stop_beat = None;
         // Accepting ends at the next connection, which is this one; without it the thread must be left alone.
         if UnixStream::connect(&self.shared.options.socket).is_ok() {
             let _ = self.listening.take().map(JoinHandle::join);
         }
-        let _ = self.beating.take().map(JoinHandle::join);
         self.shared.hub.close();
+        let _ = self.beating.take().map(JoinHandle::join);
     }
 }
 
@@ -154,7 +141,7 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>) {
 }
 
 fn serve(mut stream: UnixStream, shared: &Shared) -> anyhow::Result<()> {
-    check_user(&stream, &shared.options.allowed_uids)?;
+    check_user(&stream, shared)?;
     stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
     stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let mut decoder = Decoder::default();
@@ -231,19 +218,16 @@ fn boot_id() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-#[cfg(target_os = "linux")]
-fn check_user(stream: &UnixStream, allowed_uids: &[u32]) -> anyhow::Result<()> {
-    let user = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
+/// Tokio knows each system's way to tell who is at the other end; it wants a socket that does not block.
+fn check_user(stream: &UnixStream, shared: &Shared) -> anyhow::Result<()> {
+    let _inside = shared.runtime.enter();
+    stream.set_nonblocking(true)?;
+    let user = tokio::net::UnixStream::from_std(stream.try_clone()?)?.peer_cred()?.uid();
+    stream.set_nonblocking(false)?;
     let own = rustix::process::geteuid().as_raw();
-    if user != own && !allowed_uids.contains(&user) {
+    if user != own && !shared.options.allowed_uids.contains(&user) {
         tracing::warn!(user, "a control connection of a user who is not allowed was closed");
         anyhow::bail!("user {user} is not in control.allowed_uids");
     }
-    Ok(())
-}
-
-/// Elsewhere the mode of folder and socket alone decides.
-#[cfg(not(target_os = "linux"))]
-fn check_user(_stream: &UnixStream, _allowed_uids: &[u32]) -> anyhow::Result<()> {
     Ok(())
 }

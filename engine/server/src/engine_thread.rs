@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::monotonic_ns;
 use crate::hub::Hub;
+use crate::statistics::{Counters, Counts};
 
 /// Commands that may wait for the end of a step.
 const COMMANDS_MAX: usize = 1024;
@@ -50,7 +51,7 @@ pub struct Event {
 pub type Events = mpsc::Receiver<Event>;
 
 /// Why a job was not taken in.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum JobError {
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -58,13 +59,6 @@ pub enum JobError {
     Busy,
     #[error("the engine has stopped")]
     Stopped,
-}
-
-/// Whether requests leave stamps on the control channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Statistics {
-    Gathered,
-    Off,
 }
 
 enum Message {
@@ -80,6 +74,7 @@ pub struct EngineHandle {
     messages: std_mpsc::SyncSender<Message>,
     state: watch::Receiver<EngineState>,
     draining: Arc<AtomicBool>,
+    counters: Arc<Counters>,
 }
 
 impl EngineHandle {
@@ -126,6 +121,16 @@ impl EngineHandle {
         *self.state.borrow()
     }
 
+    /// What the engine has done since its start.
+    pub fn counts(&self) -> Counts {
+        self.counters.counts()
+    }
+
+    /// Whether the engine's thread has ended, after which nothing is answered any more.
+    pub fn has_ended(&self) -> bool {
+        self.state.has_changed().is_err()
+    }
+
     /// Waits until nothing runs or waits.
     ///
     /// # Errors
@@ -146,17 +151,14 @@ impl EngineHandle {
 ///
 /// # Errors
 /// When the thread cannot be started.
-pub fn start(
-    engine: Engine,
-    hub: Arc<Hub>,
-    statistics: Statistics,
-) -> anyhow::Result<(EngineHandle, JoinHandle<()>)> {
+pub fn start(engine: Engine, hub: Arc<Hub>) -> anyhow::Result<(EngineHandle, JoinHandle<()>)> {
     let (messages, received) = std_mpsc::sync_channel(COMMANDS_MAX);
     let (publish, state) = watch::channel(engine.state());
+    let counters = Arc::new(Counters::default());
     let worker = Worker {
         engine,
         hub,
-        statistics,
+        counters: Arc::clone(&counters),
         publish,
         jobs: HashMap::new(),
         sequences: HashMap::new(),
@@ -168,7 +170,7 @@ pub fn start(
         .name("engine".to_owned())
         .spawn(move || worker.run(&received))
         .context("starting the engine's thread")?;
-    Ok((EngineHandle { messages, state, draining: Arc::default() }, thread))
+    Ok((EngineHandle { messages, state, draining: Arc::default(), counters }, thread))
 }
 
 /// Room for every token and every end.
@@ -188,7 +190,7 @@ fn mpsc_max() -> usize {
 struct Worker {
     engine: Engine,
     hub: Arc<Hub>,
-    statistics: Statistics,
+    counters: Arc<Counters>,
     publish: watch::Sender<EngineState>,
     /// By the id of the job's first sequence.
     jobs: HashMap<u64, Running>,
@@ -203,7 +205,7 @@ struct Worker {
 struct Running {
     events: mpsc::Sender<Event>,
     alive: Vec<SequenceId>,
-    /// None without a name or without statistics.
+    /// None without a name.
     stamps: Option<RequestStamps>,
     name: Option<String>,
 }
@@ -274,10 +276,7 @@ impl Worker {
         if let Some(name) = &job.request_id {
             self.names.insert(name.clone(), key);
         }
-        let stamps = match self.statistics {
-            Statistics::Gathered => job.request_id.clone().map(|name| empty_stamps(name, job.tokens_prompt)),
-            Statistics::Off => None,
-        };
+        let stamps = job.request_id.clone().map(|name| empty_stamps(name, job.tokens_prompt));
         self.jobs.insert(key, Running { events, alive, stamps, name: job.request_id });
         Ok(())
     }
@@ -307,6 +306,12 @@ impl Worker {
     fn hand_out(&mut self, output: Output) {
         let (Output::Token { id, .. } | Output::Finished { id, .. }) = &output;
         let id = *id;
+        match &output {
+            Output::Token { .. } => self.counters.token(),
+            Output::Finished { usage, preemptions, .. } => {
+                self.counters.ended(usage.tokens_prompt, *preemptions);
+            }
+        }
         // What was refused halfway is not known here.
         let Some((job, index)) = self.sequences.get(&id).copied() else { return };
         let Some(running) = self.jobs.get_mut(&job) else { return };

@@ -17,7 +17,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFT
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use pitot_control::{REQUEST_ID_BYTES_MAX, REQUEST_ID_HEADER};
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::unix_seconds;
 use crate::engine_thread::EngineHandle;
@@ -29,6 +29,8 @@ use crate::stream::Answer;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest time a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time that a refused caller may go on sending.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the routes need.
 pub struct App {
@@ -66,10 +68,13 @@ impl IntoResponse for ApiError {
 }
 
 async fn answer(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
-    if app.engine.is_draining() {
-        return Err(ApiError::draining());
-    }
-    let permit = Arc::clone(&app.requests).try_acquire_owned().map_err(|_| ApiError::busy())?;
+    let permit = match admit(&app) {
+        Ok(permit) => permit,
+        Err(error) => {
+            discard_body(request, app.body_bytes_max).await;
+            return Err(error);
+        }
+    };
     let name = named(endpoint, request.headers());
     let body = read_body(request, app.body_bytes_max).await?;
     let reader = Arc::clone(&app);
@@ -95,6 +100,13 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result<R
     }
 }
 
+fn admit(app: &App) -> Result<OwnedSemaphorePermit, ApiError> {
+    match app.engine.is_draining() {
+        true => Err(ApiError::draining()),
+        false => Arc::clone(&app.requests).try_acquire_owned().map_err(|_| ApiError::busy()),
+    }
+}
+
 fn named(endpoint: Endpoint, headers: &HeaderMap) -> Named {
     let prefix = match endpoint {
         Endpoint::Chat => "chatcmpl",
@@ -113,6 +125,7 @@ async fn read_body(request: Request, limit: usize) -> Result<Vec<u8>, ApiError> 
     let declared =
         request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|bytes| bytes > limit as u64) {
+        discard_body(request, limit).await;
         return Err(ApiError::too_large(limit));
     }
     let read = async {
@@ -130,6 +143,22 @@ async fn read_body(request: Request, limit: usize) -> Result<Vec<u8>, ApiError> 
     tokio::time::timeout(BODY_TIMEOUT, read).await.unwrap_or_else(|_| Err(ApiError::body_timeout()))
 }
 
+/// Reads what a refused caller sends and keeps none of it: a caller that is cut off as it writes never sees why.
+async fn discard_body(request: Request, limit: usize) {
+    let read = async {
+        let mut room = limit;
+        let mut stream = request.into_body().into_data_stream();
+        while let Some(Ok(piece)) = stream.next().await {
+            match room.checked_sub(piece.len()) {
+                Some(left) => room = left,
+                None => break,
+            }
+        }
+    };
+    // The refusal is sent in any case.
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, read).await;
+}
+
 async fn models(State(app): State<Arc<App>>) -> Response {
     let model = |name: &String| {
         json!({
@@ -142,6 +171,9 @@ async fn models(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Result<StatusCode, ApiError> {
+    if app.engine.has_ended() {
+        return Err(ApiError::stopped());
+    }
     match app.engine.is_draining() {
         true => Err(ApiError::draining()),
         false => Ok(StatusCode::OK),

@@ -5,6 +5,7 @@
 pub mod arguments;
 pub mod clock;
 pub mod config_show;
+mod connections;
 pub mod control_socket;
 pub mod engine_thread;
 pub mod http;
@@ -15,4 +16,5 @@ pub mod openai;
 pub mod pull;
 pub mod serve;
 pub mod sockets;
+pub mod statistics;
 mod stream;

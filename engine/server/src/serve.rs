@@ -15,18 +15,19 @@ use pitot_config::{Level, Log, LogFormat, Sources};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments::StandardInput;
 use crate::clock::unix_seconds;
+use crate::connections::{self, Limits};
 use crate::control_socket::{ControlOptions, ControlSocket, access};
-use crate::engine_thread::{self, EngineHandle, Statistics};
+use crate::engine_thread::{self, EngineHandle};
 use crate::http::{App, router};
 use crate::hub::Hub;
 use crate::model::{self, Parts};
 use crate::openai::common::Served;
 use crate::sockets::{self, SocketFile};
+use crate::statistics::log_lines;
 
 /// Threads that render and tokenise at most.
 const READERS_MAX: usize = 16;
@@ -131,19 +132,18 @@ impl Server {
         unix.set_nonblocking(true)?;
         let tcp = settings.listen.tcp_address.map(listen_tcp).transpose()?;
         let hub = Arc::new(Hub::default());
-        let statistics = match settings.metrics.log_stats {
-            true => Statistics::Gathered,
-            false => Statistics::Off,
-        };
         let context_max = parts.engine.state().context_max;
         // The thread ends with the last door to it.
-        let (engine, _thread) = engine_thread::start(parts.engine, Arc::clone(&hub), statistics)?;
+        let (engine, _thread) = engine_thread::start(parts.engine, Arc::clone(&hub))?;
         let control = ControlOptions {
             socket: settings.control.socket.clone(),
             allowed_uids: settings.control.allowed_uids.clone(),
             models: parts.names.clone(),
         };
         let control = ControlSocket::start(control, hub, engine.clone())?;
+        if settings.metrics.log_stats {
+            tokio::spawn(log_lines(engine.clone()));
+        }
         let served = Served {
             tokenizer: parts.tokenizer,
             chat: parts.chat,
@@ -207,13 +207,14 @@ impl Server {
         let engine = app.engine.clone();
         let (quit, quitting) = watch::channel(());
         let routes = router(app);
-        let mut serving = vec![spawn_serving(unix, routes.clone(), quitting.clone())];
+        let mut serving =
+            vec![tokio::spawn(connections::serve(unix, routes.clone(), Limits::default(), quitting.clone()))];
         if let Some(tcp) = tcp {
             let tcp = tcp.tap_io(|stream| {
                 // A token must not wait for the next; without it answers are late, not wrong.
                 let _ = stream.set_nodelay(true);
             });
-            serving.push(spawn_serving(tcp, routes, quitting.clone()));
+            serving.push(tokio::spawn(connections::serve(tcp, routes, Limits::default(), quitting.clone())));
         }
         let first = tokio::select! {
             first = stops.recv() => first.unwrap_or(Stop::StandardInputEnded),
@@ -248,23 +249,6 @@ fn listen_tcp(address: SocketAddr) -> anyhow::Result<TcpListener> {
     })?;
     listener.set_nonblocking(true)?;
     Ok(TcpListener::from_std(listener)?)
-}
-
-fn spawn_serving<L>(listener: L, routes: axum::Router, mut quitting: watch::Receiver<()>) -> JoinHandle<()>
-where
-    L: axum::serve::Listener,
-    L::Addr: std::fmt::Debug,
-{
-    let quit = async move {
-        // Its sender's end is the sign.
-        while quitting.changed().await.is_ok() {}
-    };
-    let serving = axum::serve(listener, routes).with_graceful_shutdown(quit);
-    tokio::spawn(async move {
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "HTTP ended");
-        }
-    })
 }
 
 /// Finishes what runs; what takes too long is aborted, so that its caller learns of it.

@@ -8,6 +8,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
 
 /// Who may connect, by the file's mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +26,12 @@ pub enum Access {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    inode: (u64, u64),
+    identity: Identity,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             // A file that cannot be removed is found to be stale by the next start.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -43,15 +47,23 @@ pub fn bind(path: &Path, access: Access) -> anyhow::Result<(UnixListener, Socket
         make_folder(folder).with_context(|| format!("making the folder of the socket {}", path.display()))?;
     }
     remove_stale(path)?;
-    let listener = UnixListener::bind(path).with_context(|| format!("listening on {}", path.display()))?;
-    let file = SocketFile { path: path.to_owned(), inode: inode(path)? };
     let mode = match access {
         Access::Owner => 0o600,
         Access::Group => 0o660,
     };
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-        .with_context(|| format!("setting the mode of {}", path.display()))?;
-    Ok((listener, file))
+    listen(path, mode).with_context(|| format!("listening on {}", path.display()))
+}
+
+/// Sets the mode between bind and listen: until then connections are refused, so that nobody whom the mode keeps
+/// out gets in before it is set. std does bind and listen in one.
+fn listen(path: &Path, mode: u32) -> std::io::Result<(UnixListener, SocketFile)> {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let file = SocketFile { path: path.to_owned(), identity: identity(path)? };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok((UnixListener::from(socket), file))
 }
 
 fn make_folder(folder: &Path) -> anyhow::Result<()> {
@@ -82,9 +94,12 @@ fn remove_stale(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn inode(path: &Path) -> std::io::Result<(u64, u64)> {
+/// Device, inode, and the time of making in seconds and nanoseconds, since an inode may be used again.
+type Identity = (u64, u64, i64, i64);
+
+fn identity(path: &Path) -> std::io::Result<Identity> {
     let metadata = std::fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
+    Ok((metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
 #[cfg(test)]
@@ -109,7 +124,10 @@ mod tests {
         let (listener, first) = bind(&path, Access::Owner).unwrap();
         assert!(bind(&path, Access::Owner).unwrap_err().to_string().contains("already"));
         drop(listener);
-        let (_second, _file) = bind(&path, Access::Group).unwrap();
+        let (_again, _replaced) = bind(&path, Access::Owner).unwrap();
+        let other = root.path().join("other.sock");
+        let (_second, _file) = bind(&other, Access::Group).unwrap();
+        std::fs::rename(&other, &path).unwrap();
         drop(first);
         assert!(path.exists(), "the first owner does not remove what is the second's");
         let plain = root.path().join("plain");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use pitot_runtime::{Channel, Finish, Output, Tokenizer};
+use pitot_runtime::{Channel, Finish, Output, StopCause, Tokenizer};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -35,8 +35,8 @@ pub struct Answer {
 /// One sequence.
 #[derive(Default)]
 struct Choice {
-    /// What its latest text was; content before the first.
-    reasoning: bool,
+    /// A marker whose text is not shown yet, since a stop string may end in it.
+    marker: Option<&'static str>,
     begun: bool,
     reasoning_text: String,
     text: String,
@@ -75,7 +75,7 @@ impl Answer {
             let choice = &mut self.choices[index];
             match piece.channel {
                 Channel::Reasoning => choice.reasoning_text.push_str(&piece.text),
-                Channel::Content | Channel::Unclassified => choice.text.push_str(&piece.text),
+                Channel::Content => choice.text.push_str(&piece.text),
             }
             choice.scored.extend(piece.scored);
             choice.finish = finish;
@@ -153,43 +153,31 @@ impl Answer {
         match output {
             Output::Token { token, text, channel, logprobs, .. } => {
                 let scored = logprobs.map(|logprobs| Scored::of(&self.tokenizer, token, &logprobs));
-                let (channel, text) = self.shown(index, token, text, channel);
+                let (channel, text) = self.shown(index, text, channel);
+                let marker =
+                    MARKERS.into_iter().find(|marker| self.tokenizer.token_id(marker) == Some(token));
+                self.choices[index].marker = marker;
                 Ok((index, Piece { channel, text, scored }, None))
             }
             Output::Finished { finish: Finish::Error(message), .. } => Err(ApiError::internal(message)),
-            Output::Finished { text, finish, stamps, usage, .. } => {
+            Output::Finished { text, channel, finish, stamps, usage, .. } => {
                 self.totals.add(stamps, usage);
-                let channel = self.choices[index].channel();
+                if let Finish::Stop { stop: Some(StopCause::Text(_)) } = &finish {
+                    self.choices[index].marker = None;
+                }
+                let (channel, text) = self.shown(index, text, channel);
                 Ok((index, Piece { channel, text, scored: None }, Some(finish)))
             }
         }
     }
 
-    /// A chat shows reasoning apart and without its markers; completions show the text as it is.
-    fn shown(&mut self, index: usize, token: u32, text: String, channel: Channel) -> (Channel, String) {
-        if self.reply.endpoint == Endpoint::Completions {
-            return (Channel::Content, text);
+    /// A chat shows reasoning apart and without its markers; completions show the text as the model wrote it.
+    fn shown(&mut self, index: usize, text: String, channel: Channel) -> (Channel, String) {
+        match (self.reply.endpoint, self.choices[index].marker.take()) {
+            (Endpoint::Chat, _) => (channel, text),
+            (Endpoint::Completions, None) => (Channel::Content, text),
+            (Endpoint::Completions, Some(marker)) => (Channel::Content, format!("{marker}{text}")),
         }
-        let choice = &mut self.choices[index];
-        match channel {
-            Channel::Reasoning => choice.reasoning = true,
-            Channel::Content => choice.reasoning = false,
-            // A marker, or a stop token with what was held back before it.
-            Channel::Unclassified => {
-                let marker =
-                    MARKERS.into_iter().find(|marker| self.tokenizer.token_id(marker) == Some(token));
-                if let Some(before) = marker.and_then(|marker| text.strip_suffix(marker)) {
-                    return (choice.channel(), before.to_owned());
-                }
-            }
-        }
-        (choice.channel(), text)
-    }
-}
-
-impl Choice {
-    fn channel(&self) -> Channel {
-        if self.reasoning { Channel::Reasoning } else { Channel::Content }
     }
 }
 

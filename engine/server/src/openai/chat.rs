@@ -2,12 +2,11 @@
 //!
 //! Apart from completions, whose prompts and choices have other shapes. Must not know: HTTP, what comes when.
 
-use pitot_runtime::{Channel, Finish};
+use pitot_runtime::{Channel, Finish, LOGPROBS_MAX};
 use serde_json::{Map, Value, json};
 
 use super::common::{
-    Asked, Endpoint, LOGPROBS_MAX, Named, Prepared, Scored, Served, asked, finish_reason, prepare,
-    stop_reason,
+    Asked, Endpoint, Named, Prepared, Scored, Served, asked, finish_reason, prepare, stop_reason,
 };
 use super::error::ApiError;
 use super::fields::Fields;
@@ -23,6 +22,7 @@ pub fn read(body: &[u8], served: &Served, request: &Named) -> Result<Prepared, A
     let mut asked = asked(&fields, served)?;
     logprobs(&fields, &mut asked)?;
     let text = served.chat.render(&context(&fields)?).map_err(|error| ApiError::of_chat(&error))?;
+    served.check_text(&text, "messages")?;
     let prompt =
         served.tokenizer.encode(&text).map_err(|error| ApiError::of_tokenizer(&error, "messages"))?;
     // A prompt without room is refused by the engine, which says how many tokens it has.
@@ -45,8 +45,12 @@ fn logprobs(fields: &Fields, asked: &mut Asked) -> Result<(), ApiError> {
 
 /// What the template sees.
 fn context(fields: &Fields) -> Result<Value, ApiError> {
+    no_tools(fields)?;
     let mut context = match fields.object("chat_template_kwargs")? {
-        Some(more) => more.into_map(),
+        Some(more) => {
+            no_tools(&more)?;
+            more.into_map()
+        }
         None => Map::new(),
     };
     context.insert("messages".to_owned(), messages(fields)?.into());
@@ -54,15 +58,20 @@ fn context(fields: &Fields) -> Result<Value, ApiError> {
     context.insert("add_generation_prompt".to_owned(), generate.into());
     fields.unsupported("continue_final_message", |value| value == &Value::Bool(false))?;
     fields.unsupported("tool_choice", |value| value == "none" || value == "auto")?;
-    let wanted = fields.get("tool_choice").is_none_or(|choice| choice != "none");
-    match fields.get("tools") {
-        Some(Value::Array(tools)) if wanted && !tools.is_empty() => {
-            context.insert("tools".to_owned(), tools.clone().into());
-        }
-        None | Some(Value::Array(_)) => {}
-        Some(_) => return Err(ApiError::field("tools", "`tools` must be a list")),
-    }
     Ok(Value::Object(context))
+}
+
+/// A model that is told of tools answers with calls, which would come back as plain text.
+fn no_tools(fields: &Fields) -> Result<(), ApiError> {
+    match fields.get("tools") {
+        None => Ok(()),
+        Some(Value::Array(tools)) if tools.is_empty() => Ok(()),
+        Some(Value::Array(_)) => {
+            let message = "tool calls are not parsed yet, so that `tools` must be empty or absent";
+            Err(ApiError::field("tools", message))
+        }
+        Some(_) => Err(ApiError::field("tools", "`tools` must be a list")),
+    }
 }
 
 fn messages(fields: &Fields) -> Result<Vec<Value>, ApiError> {
@@ -117,7 +126,7 @@ pub fn role_chunk(index: usize) -> Value {
 pub fn text_chunk(index: usize, channel: Channel, text: &str, scored: &[Scored]) -> Value {
     let delta = match channel {
         Channel::Reasoning => json!({ "reasoning_content": text }),
-        Channel::Content | Channel::Unclassified => json!({ "content": text }),
+        Channel::Content => json!({ "content": text }),
     };
     json!({ "index": index, "delta": delta, "logprobs": logprobs_json(scored), "finish_reason": null })
 }

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use pitot_runtime::{
-    ChatTemplate, Finish, GenerationDefaults, Sampling, Stamps, StopCause, TokenLogprobs, Tokenizer,
-    Usage as Tokens,
+    ChatTemplate, Finish, GenerationDefaults, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX, Sampling, Stamps,
+    StopCause, TokenLogprobs, Tokenizer, Usage as Tokens,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,10 +18,8 @@ use crate::engine_thread::{Job, Wanted};
 
 /// Most choices of a request.
 pub const CHOICES_MAX: u32 = 128;
-/// Most alternatives reported beside a token.
-pub const LOGPROBS_MAX: u32 = 20;
-const STOPS_MAX: usize = 64;
-const STOP_BYTES_MAX: usize = 1024;
+/// Bytes of text that a token stands for at most, as a bound on what is tokenised; real tokens have some ten.
+const TOKEN_BYTES_MAX: usize = 512;
 /// Stands for the log-probability of what cannot be, since JSON has no infinity.
 const LOGPROB_MIN: f32 = -9999.0;
 
@@ -55,6 +53,20 @@ impl Endpoint {
         match self {
             Endpoint::Chat => "messages",
             Endpoint::Completions => "prompt",
+        }
+    }
+}
+
+impl Served {
+    /// Refuses a text that cannot fit before it costs the time of tokenising.
+    ///
+    /// # Errors
+    /// Naming the field that holds it.
+    pub fn check_text(&self, text: &str, param: &str) -> Result<(), ApiError> {
+        let limit = self.context_max.saturating_mul(TOKEN_BYTES_MAX);
+        match text.len() <= limit {
+            true => Ok(()),
+            false => Err(ApiError::text_too_long(param, text.len(), limit)),
         }
     }
 }
@@ -103,10 +115,10 @@ pub struct Asked {
 /// # Errors
 /// Naming the field at fault.
 pub fn asked(fields: &Fields, served: &Served) -> Result<Asked, ApiError> {
-    match fields.text("model")? {
-        Some(model) if served.names.iter().any(|name| name == model) => {}
-        Some(model) => return Err(ApiError::unknown_model(model)),
-        None => return Err(ApiError::field("model", "`model` is missing")),
+    // A request that names no model gets the one that is served.
+    if let Some(model) = fields.text("model")?.filter(|model| !served.names.iter().any(|name| name == model))
+    {
+        return Err(ApiError::unknown_model(model));
     }
     let is_zero = |value: &Value| value.as_f64() == Some(0.0);
     fields.unsupported("presence_penalty", is_zero)?;
@@ -141,8 +153,8 @@ fn sampling(fields: &Fields, generation: &GenerationDefaults) -> Result<Sampling
     };
     let stop_token_ids = match fields.get("stop_token_ids") {
         None => Vec::new(),
-        Some(value) => token_ids(value).filter(|ids| ids.len() <= STOPS_MAX).ok_or_else(|| {
-            let message = format!("`stop_token_ids` must be a list of up to {STOPS_MAX} token ids");
+        Some(value) => token_ids(value).filter(|ids| ids.len() <= STOP_TOKENS_MAX).ok_or_else(|| {
+            let message = format!("`stop_token_ids` must be a list of up to {STOP_TOKENS_MAX} token ids");
             ApiError::field("stop_token_ids", message)
         })?,
     };

@@ -2,12 +2,10 @@
 //!
 //! Apart from chat, whose prompts and choices have other shapes. Must not know: HTTP, what comes when.
 
-use pitot_runtime::{Finish, Specials};
+use pitot_runtime::{Finish, LOGPROBS_MAX, Specials};
 use serde_json::{Map, Value, json};
 
-use super::common::{
-    Endpoint, LOGPROBS_MAX, Named, Prepared, Scored, Served, asked, finish_reason, prepare, stop_reason,
-};
+use super::common::{Endpoint, Named, Prepared, Scored, Served, asked, finish_reason, prepare, stop_reason};
 use super::error::ApiError;
 use super::fields::{Fields, token_ids};
 
@@ -51,6 +49,7 @@ fn prompts(fields: &Fields, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> 
 }
 
 fn encode(text: &str, served: &Served) -> Result<Vec<u32>, ApiError> {
+    served.check_text(text, "prompt")?;
     let specials = if served.add_bos { Specials::Add } else { Specials::Omit };
     served.tokenizer.encode_with(text, specials).map_err(|error| ApiError::of_tokenizer(&error, "prompt"))
 }

@@ -83,6 +83,18 @@ impl ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message, Some("draining"))
     }
 
+    /// The engine's thread is gone.
+    pub fn stopped() -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has stopped", Some("stopped"))
+    }
+
+    /// A text has more bytes than a context's tokens could have.
+    pub fn text_too_long(param: &str, bytes: usize, limit: usize) -> ApiError {
+        let message =
+            format!("the prompt has {bytes} bytes, of which the context holds no more than {limit}");
+        ApiError { code: Some("context_length_exceeded"), ..ApiError::field(param, message) }
+    }
+
     /// The engine failed.
     pub fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message, None)
@@ -92,7 +104,7 @@ impl ApiError {
     pub fn of_job(error: JobError, prompt: &str) -> ApiError {
         let refusal = match error {
             JobError::Busy => return ApiError::busy(),
-            JobError::Stopped => return ApiError::internal("the engine has stopped"),
+            JobError::Stopped => return ApiError::stopped(),
             JobError::Refused(refusal) => refusal,
         };
         let message = refusal.to_string();
@@ -104,7 +116,7 @@ impl ApiError {
                 ApiError { code, ..ApiError::field(prompt, message) }
             }
             Refusal::EmptyPrompt | Refusal::UnknownToken { .. } => ApiError::field(prompt, message),
-            Refusal::NoOutput => ApiError::field("max_tokens", message),
+            Refusal::Sampling(error) => ApiError::field(error.parameter, message),
             Refusal::DuplicateId { .. } => ApiError::internal(message),
         }
     }

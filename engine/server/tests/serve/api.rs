@@ -2,7 +2,7 @@
 //!
 //! Apart from endings: here every request runs to its end. Must not know: the control channel.
 
-use pitot_runtime::testing::{ToyRunner, toy_tokenizer};
+use pitot_runtime::testing::{ToyRunner, toy_next, toy_tokenizer};
 use serde_json::{Value, json};
 
 use crate::harness::{Started, start};
@@ -16,19 +16,17 @@ fn toy() -> Started {
 
 /// What the toy says greedily after a prompt, computed beside the engine.
 fn greedy(prompt: &str, tokens: usize) -> String {
-    let (toy, tokenizer) = (ToyRunner::new(256).endless(), toy_tokenizer());
+    let tokenizer = toy_tokenizer();
     let mut context = tokenizer.encode(prompt).unwrap();
     let start = context.len();
     for _ in 0..tokens {
-        let logits = toy.logits(&context);
-        let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
-        context.push(u32::try_from(best).unwrap());
+        context.push(toy_next(&context));
     }
     tokenizer.decode(&context[start..]).unwrap()
 }
 
 fn endless() -> Started {
-    start(ToyRunner::new(256).endless(), &["metrics.per_request=true"])
+    start(ToyRunner::new(256), &["metrics.per_request=true"])
 }
 
 #[test]
@@ -90,7 +88,7 @@ fn a_chat_is_streamed() {
 
     let plain = toy.chat(asked).events();
     assert_eq!(plain.len(), events.len() - 1, "no usage chunk unless asked for");
-    let forced = start(ToyRunner::new(256).endless(), &["metrics.force_include_usage=true"]);
+    let forced = start(ToyRunner::new(256), &["metrics.force_include_usage=true"]);
     let forced = forced.chat(json!({ "max_tokens": 2, "stream": true, "ignore_eos": true })).events();
     assert_eq!(forced[forced.len() - 2]["usage"]["completion_tokens"], 2);
     assert!(forced[forced.len() - 2].get("metrics").is_none(), "off by default");
@@ -151,7 +149,10 @@ fn models_and_health() {
         models["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert_eq!(names, ["toy", "other"]);
     assert_eq!(toy.ask("GET", "/health", "", "").status, 200);
-    assert_eq!(toy.chat(json!({ "model": "other", "max_tokens": 1 })).json()["model"], "toy");
+    for asked in ["other", "toy"] {
+        assert_eq!(toy.chat(json!({ "model": asked, "max_tokens": 1 })).json()["model"], "toy");
+    }
+    assert_eq!(toy.chat(json!({ "model": null, "max_tokens": 1 })).json()["model"], "toy", "the default");
 }
 
 #[track_caller]
@@ -176,7 +177,9 @@ fn errors_say_what_is_wrong() {
     check(&toy, "POST", text, &"x".repeat(4097), 413, none.clone(), json!("request_too_large"));
     let bodies = [
         (json!({ "model": "gone" }), 404, "model", json!("model_not_found")),
-        (json!({ "model": null }), 400, "model", none.clone()),
+        (json!({ "tools": [{ "type": "function" }] }), 400, "tools", none.clone()),
+        (json!({ "chat_template_kwargs": { "tools": [1] } }), 400, "tools", none.clone()),
+        (json!({ "min_tokens": 9, "max_tokens": 8 }), 400, "min_tokens", none.clone()),
         (json!({ "messages": [] }), 400, "messages", none.clone()),
         (json!({ "messages": [{ "content": "x" }] }), 400, "messages", none.clone()),
         (json!({ "messages": [{ "role": "system", "content": "x" }] }), 400, "messages", none.clone()),
@@ -205,8 +208,41 @@ fn errors_say_what_is_wrong() {
 }
 
 #[test]
+fn a_text_that_cannot_fit_is_refused_before_it_is_tokenised() {
+    // A context of 8 tokens stands for 4096 bytes at most.
+    let toy = start(ToyRunner::new(8), &[]);
+    for (bytes, part) in [(4097, "4097 bytes"), (4096, "4096 tokens")] {
+        let answer = toy.complete(json!({ "prompt": "x".repeat(bytes) }));
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["code"]), (400, &json!("context_length_exceeded")));
+        assert!(error["message"].as_str().unwrap().contains(part), "{error}");
+    }
+    let messages = json!([{ "role": "user", "content": "x".repeat(4096) }]);
+    let error = toy.chat(json!({ "messages": messages })).json()["error"].clone();
+    assert!(error["message"].as_str().unwrap().contains("4097 bytes"), "the template adds one: {error}");
+}
+
+#[test]
+fn reasoning_is_apart_in_a_chat_and_as_written_in_a_completion() {
+    let toy = start(ToyRunner::new(256), &[]);
+    let said = "<|say|><think>hm</think>so<|end|>";
+    let body =
+        toy.chat(json!({ "messages": [{ "role": "user", "content": said }], "temperature": 0 })).json();
+    let message = json!({ "role": "assistant", "reasoning_content": "hm", "content": "so" });
+    assert_eq!(body["choices"][0]["message"], message);
+    let text = |more: Value| {
+        let mut asked = json!({ "prompt": said, "temperature": 0 });
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        toy.complete(asked).json()["choices"][0]["text"].clone()
+    };
+    assert_eq!(text(json!({})), "<think>hm</think>so");
+    assert_eq!(text(json!({ "max_tokens": 4 })), "<think>hm</think>", "a marker may come last");
+    assert_eq!(text(json!({ "stop": "</think>" })), "<think>hm", "a stop string may be a marker");
+}
+
+#[test]
 fn an_engine_that_fails_says_so() {
-    let failing = start(ToyRunner::new(256).endless().failing_from(3), &[]);
+    let failing = start(ToyRunner::new(256).failing_from(3), &[]);
     let events = failing
         .chat(json!({ "max_tokens": 9, "ignore_eos": true, "stream": true, "stream_options": { "include_usage": true } }))
         .events();

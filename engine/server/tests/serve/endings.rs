@@ -18,7 +18,7 @@ fn long(toy: &Started, stream: bool) -> UnixStream {
 }
 
 fn endless(sets: &[&str]) -> Started {
-    start(ToyRunner::new(100_000).endless(), sets)
+    start(ToyRunner::new(100_000), sets)
 }
 
 /// Ends the server and checks that nothing of it is left.
@@ -59,7 +59,7 @@ fn a_full_queue_is_refused() {
 
 #[test]
 fn a_stop_finishes_what_runs_and_refuses_what_comes() {
-    let toy = start(ToyRunner::new(4000).endless(), &[]);
+    let toy = start(ToyRunner::new(4000), &[]);
     let running = toy.send(
         "POST",
         "/v1/chat/completions",
