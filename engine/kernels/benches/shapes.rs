@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use pitot_kernels::cpu::Cpu;
+use pitot_kernels::cpu::{Cpu, Path};
 use pitot_kernels::{Device, HeadShape, Rope, Span, WeightBytes};
 
 /// A figure is the best of as many rounds as fit this many seconds, and of three at least.
@@ -185,11 +185,13 @@ impl Model {
     }
 }
 
-fn steps(device: &Cpu, memory: &Memory) {
+/// Sequences, tokens of each in the step, context of each.
+const STEPS: [(usize, usize, usize); 7] =
+    [(1, 1, 64), (1, 64, 64), (1, 1, 1024), (8, 1, 64), (32, 1, 64), (1, 256, 256), (1, 512, 2048)];
+
+fn steps(device: &Cpu, memory: &Memory, steps: &[(usize, usize, usize)]) {
     let mut model = Model::new(device);
-    for (sequences, rows, context) in
-        [(1, 1, 64), (1, 1, 1024), (8, 1, 64), (32, 1, 64), (1, 64, 64), (1, 256, 256), (1, 512, 2048)]
-    {
+    for &(sequences, rows, context) in steps {
         let (fastest, read) = memory.beside(model.step(device, sequences, rows, context));
         let floor = Model::bytes() as f64 / read;
         println!(
@@ -203,12 +205,17 @@ fn steps(device: &Cpu, memory: &Memory) {
 }
 
 fn main() {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    for threads in if threads > 1 { vec![1, threads] } else { vec![1] } {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    for threads in if processors > 1 { vec![1, processors] } else { vec![1] } {
         let device = Cpu::new(Some(threads)).expect("threads can be started");
         println!("{}", device.name());
         let memory = Memory::new(threads);
-        steps(&device, &memory);
+        steps(&device, &memory, &STEPS);
         products(&device, &memory);
+    }
+    for path in &Path::available()[1..] {
+        let device = Cpu::with_path(*path, None).expect("threads can be started");
+        println!("{}", device.name());
+        steps(&device, &Memory::new(processors), &STEPS[..2]);
     }
 }

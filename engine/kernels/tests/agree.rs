@@ -299,6 +299,32 @@ fn attention_agrees() {
     }
 }
 
+/// Three tokens, one head of two dimensions, each query (1, 0): keys (0, 0), (ln 3, 0), (200, 0). The second row
+/// weighs the first two values 1 to 3, however high the third, which it does not see, would score.
+#[test]
+fn a_later_token_has_no_say_in_the_scale() {
+    for device in devices() {
+        let shape = HeadShape { heads: 1, kv_heads: 1, head_dim: 2 };
+        let key = 3.0_f32.ln();
+        let rows = [
+            [1.0, 0.0, 0.0, 0.0, 4.0, 0.0],
+            [1.0, 0.0, key, 0.0, 0.0, 8.0],
+            [1.0, 0.0, 200.0, 0.0, 1.0, 2.0],
+        ];
+        let bytes: Vec<u8> = rows.as_flattened().iter().flat_map(|value| value.to_le_bytes()).collect();
+        let table = device.matrix(3, 6, WeightBytes::F32(&bytes)).unwrap();
+        let mut qkv = device.activations(3, 6).unwrap();
+        device.embed(&table, &[0, 1, 2], &mut qkv);
+        let rope = Rope { inverse_frequencies: vec![0.0] };
+        let mut cache = device.kv_cache(1, 1, 16, shape).unwrap();
+        device.rope_and_store(0, shape, &rope, &[0, 1, 2], &[0, 1, 2], &mut qkv, &mut cache);
+        let mut out = device.activations(3, 2).unwrap();
+        let span = Span { row: 0, rows: 3, context: 3, blocks: &[0] };
+        device.attend(0, shape, 1.0, &[span], &qkv, &cache, &mut out);
+        check(&values(&device, 3, &out), &[4.0, 0.0, 1.0, 6.0, 1.0, 2.0], 2, &device.name());
+    }
+}
+
 #[test]
 fn a_weight_of_the_wrong_size_is_refused() {
     let error = Naive.matrix(2, 3, WeightBytes::F32(&[0; 20])).unwrap_err();
