@@ -226,8 +226,9 @@ fn a_text_that_cannot_fit_is_refused_before_it_is_tokenised() {
 fn reasoning_is_apart_in_a_chat_and_as_written_in_a_completion() {
     let toy = start(ToyRunner::new(256), &[]);
     let said = "<|say|><think>hm</think>so<|end|>";
-    let body =
-        toy.chat(json!({ "messages": [{ "role": "user", "content": said }], "temperature": 0 })).json();
+    // The template's last character stands for the first token that the toy is to say.
+    let messages = json!([{ "role": "user", "content": said.replace("<think>", ".<think>") }]);
+    let body = toy.chat(json!({ "messages": messages, "temperature": 0 })).json();
     let message = json!({ "role": "assistant", "reasoning_content": "hm", "content": "so" });
     assert_eq!(body["choices"][0]["message"], message);
     let text = |more: Value| {

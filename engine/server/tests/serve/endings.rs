@@ -4,9 +4,13 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use pitot_control::FromGateway;
-use pitot_runtime::testing::ToyRunner;
+use pitot_runtime::testing::{ToyRunner, toy_tokenizer};
+use pitot_runtime::{Batch, Engine, EngineOptions, Logits, Reservation, RunError, Runner, Sampling};
+use pitot_server::engine_thread::{self, Job, JobError, Wanted};
+use pitot_server::hub::Hub;
 use pitot_server::serve::Stop;
 use serde_json::json;
 
@@ -98,4 +102,53 @@ fn the_second_signal_stops_at_once() {
         toy.stops.blocking_send(stop).unwrap();
     }
     ended(toy);
+}
+
+/// A runner with a bug.
+struct Broken;
+
+impl Runner for Broken {
+    fn name(&self) -> String {
+        "broken".to_owned()
+    }
+
+    fn vocabulary(&self) -> usize {
+        300
+    }
+
+    fn context_max(&self) -> usize {
+        16
+    }
+
+    fn block_bytes(&self, block_tokens: usize) -> usize {
+        block_tokens
+    }
+
+    fn reserve(&mut self, _: Reservation) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn run(&mut self, _: &Batch) -> Result<Logits, RunError> {
+        panic!("a bug")
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_broke_down_is_known_to_have_ended() {
+    let engine = Engine::new(Box::new(Broken), Arc::new(toy_tokenizer()), EngineOptions::default()).unwrap();
+    let (engine, thread) = engine_thread::start(engine, Arc::new(Hub::default())).unwrap();
+    assert!(!engine.has_ended());
+    let job = || Job {
+        request_id: None,
+        sequences: vec![Wanted { prompt: vec![1], sampling: Sampling::default() }],
+        tokens_prompt: 1,
+    };
+    // It may break down before it answers, or after.
+    if let Ok(mut events) = engine.submit(job()).await {
+        assert!(events.recv().await.is_none());
+    }
+    engine.ended().await;
+    assert!(engine.has_ended());
+    assert_eq!(engine.submit(job()).await.err(), Some(JobError::Stopped));
+    assert!(thread.join().is_err());
 }
