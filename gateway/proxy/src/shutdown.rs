@@ -1,7 +1,8 @@
 //! The end of the gateway: told by a signal or by a command, after running requests have finished.
 //!
 //! Apart because pingora would cut every stream at a fixed time or wait for it idly; here the wait ends with the
-//! last request. Must not know: what the requests are.
+//! last request. pingora is not told at all: with a runtime that shuts down beneath them its accept loops can spin
+//! on an error and never end, so that the process ends with it instead. Must not know: what the requests are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,51 +30,41 @@ impl Shutdown {
         self.asked.notify_one();
     }
 
-    /// What pingora waits on.
-    pub fn watch(&self, app: Arc<App>) -> Box<dyn ShutdownSignalWatch + Send + Sync> {
-        Box::new(Watch { shutdown: self.clone(), app })
-    }
-}
-
-struct Watch {
-    shutdown: Shutdown,
-    app: Arc<App>,
-}
-
-#[async_trait]
-impl ShutdownSignalWatch for Watch {
-    async fn recv(&self) -> ShutdownSignal {
-        let (mut terminate, mut interrupt) = match (
-            signal(SignalKind::terminate()),
-            signal(SignalKind::interrupt()),
-        ) {
-            (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
-            (Err(error), _) | (_, Err(error)) => {
-                tracing::error!(%error, "signals cannot be received; only kill -9 will stop this process");
-                self.shutdown.asked.notified().await;
-                return ShutdownSignal::FastShutdown;
-            }
-        };
+    /// Waits for the end to be asked for, refuses new requests from then on, and returns when running ones have
+    /// finished, their time is up, or a second signal came.
+    pub async fn drained(&self, app: &App) -> std::io::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            () = self.shutdown.asked.notified() => {}
+            () = self.asked.notified() => {}
         }
-        self.app.drain();
-        let deadline = Instant::now() + self.app.settings.limits.drain_timeout;
-        if self.app.in_flight() > 0 {
+        app.drain();
+        let deadline = Instant::now() + app.settings.limits.drain_timeout;
+        if app.in_flight() > 0 {
             tracing::info!(
-                requests = self.app.in_flight(),
+                requests = app.in_flight(),
                 "finishing running requests; a second signal stops at once"
             );
         }
-        while self.app.in_flight() > 0 && Instant::now() < deadline {
+        while app.in_flight() > 0 && Instant::now() < deadline {
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
         }
-        ShutdownSignal::FastShutdown
+        Ok(())
+    }
+}
+
+/// What pingora waits on: nothing.
+pub struct Never;
+
+#[async_trait]
+impl ShutdownSignalWatch for Never {
+    async fn recv(&self) -> ShutdownSignal {
+        std::future::pending().await
     }
 }

@@ -18,7 +18,7 @@ use crate::admin;
 use crate::app::App;
 use crate::forward::Forwarder;
 use crate::service::Service;
-use crate::shutdown::Shutdown;
+use crate::shutdown::{Never, Shutdown};
 
 /// Idle connections to the upstream that are kept by each thread.
 const POOL_SIZE: usize = 256;
@@ -42,7 +42,7 @@ pub fn run(sources: &Sources) -> anyhow::Result<ExitCode> {
         upstream = %app.settings.upstream.address,
         "serving"
     );
-    serve(&app, addresses, &Shutdown::default());
+    serve(&app, addresses, &Shutdown::default())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -79,16 +79,34 @@ pub fn open(app: &Arc<App>) -> anyhow::Result<Addresses> {
     Ok(Addresses { applications, admin })
 }
 
-/// Serves until the shutdown is asked for and running requests have finished. Blocks.
-pub fn serve(app: &Arc<App>, addresses: Addresses, shutdown: &Shutdown) {
+/// Serves until the shutdown is asked for and running requests have finished. Blocks; the process ends with it.
+pub fn serve(app: &Arc<App>, addresses: Addresses, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (ended, lost) = tokio::sync::oneshot::channel();
+    let serving = Arc::clone(app);
+    std::thread::Builder::new().name("proxy".into()).spawn(move || {
+        run_proxy(&serving, addresses);
+        // Nobody waits any more if the process is ending already.
+        let _ = ended.send(());
+    })?;
+    let done = runtime.block_on(async {
+        tokio::select! {
+            drained = shutdown.drained(app) => drained.context("signals cannot be received"),
+            _ = lost => Err(anyhow::anyhow!("the proxy service ended; what it said is above")),
+        }
+    });
+    app.link.stop();
+    app.emitter.flush();
+    done
+}
+
+fn run_proxy(app: &Arc<App>, addresses: Addresses) {
     let threads = app.settings.listen.threads.get();
     let conf = ServerConf {
         threads,
         // Runtimes of one thread each move no stream between threads: a quarter less CPU per chunk.
         work_stealing: false,
         upstream_keepalive_pool_size: POOL_SIZE,
-        grace_period_seconds: Some(0),
-        graceful_shutdown_timeout_seconds: Some(0),
         ..ServerConf::default()
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);
@@ -98,7 +116,5 @@ pub fn serve(app: &Arc<App>, addresses: Addresses, shutdown: &Shutdown) {
     service.add_tcp(&addresses.applications.to_string());
     tracing::debug!(name = service.name(), threads, "starting the proxy service");
     server.add_service(service);
-    server.run(RunArgs { shutdown_signal: shutdown.watch(Arc::clone(app)) });
-    app.link.stop();
-    app.emitter.flush();
+    server.run(RunArgs { shutdown_signal: Box::new(Never) });
 }

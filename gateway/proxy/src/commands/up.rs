@@ -53,12 +53,13 @@ pub fn run(sources: &Sources, up: &Up) -> anyhow::Result<ExitCode> {
             done
         })?
     };
-    serve::serve(&app, addresses, &shutdown);
+    let served = serve::serve(&app, addresses, &shutdown);
     supervisor.stop();
     if let Some(folder) = folder {
         // What is left there are sockets of processes that have ended.
         let _ = std::fs::remove_dir_all(folder);
     }
+    served?;
     if asking.is_finished() || up.once.is_some() {
         return asking.join().unwrap_or_else(|_| bail!("the command ended unexpectedly"));
     }
