@@ -130,17 +130,25 @@ impl Pitot {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    fn terminate(&mut self) {
+    /// Tells it to stop and expects it to end by itself.
+    #[track_caller]
+    pub fn stop(mut self) {
+        assert!(self.terminate(), "pitot was told to stop and did not end");
+    }
+
+    /// Tells it to stop; false if it had to be killed.
+    fn terminate(&mut self) -> bool {
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let deadline = Instant::now() + Duration::from_secs(60);
         while self.child.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
-                return;
+                return false;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+        true
     }
 }
 
