@@ -41,7 +41,7 @@ const LOG_STATS: FlagKey = FlagKey {
     flag: "--disable-log-stats",
     key: "metrics.log_stats",
     takes: Takes::Nothing { means: "false" },
-    about: "Gather no statistics of requests",
+    about: "Keep no statistics over requests (gateway), log none (engine)",
 };
 const FORCE_USAGE: FlagKey = FlagKey {
     flag: "--enable-force-include-usage",

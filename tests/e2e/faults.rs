@@ -167,3 +167,14 @@ fn an_engine_killed_within_a_stream_is_an_interruption_and_comes_back() {
     let again = eventually("the engine reports again", SOON, || pitot.engine());
     assert_ne!(again["process_id"].as_u64(), Some(process));
 }
+
+#[test]
+fn statistics_turned_off_leave_records_and_journal() {
+    let upstream = Upstream::play(event_stream(&[DELTA, FINISH, USAGE, DONE]));
+    let pitot = Pitot::serve(&upstream.address, &["--disable-log-stats"]);
+    let reply = chat(&pitot.address, &request(&json!({"stream": true})));
+    assert_eq!(pitot.record(reply.id())["outcome"], "success");
+    let metrics = crate::client::get(&pitot.admin, "/metrics").unwrap().text();
+    assert!(!metrics.contains("pitot_requests_total{"), "{metrics}");
+    eventually("the journal has the request", SOON, || (pitot.journal().len() == 1).then_some(()));
+}

@@ -12,7 +12,7 @@ use pitot_config::gateway::{Case2, Settings, UsageSupport};
 use pitot_measure::rates::Windows;
 use pitot_measure::{Options, UsageCapability};
 
-use crate::emit::Emitter;
+use crate::emit::{Emitter, Statistics};
 use crate::engine_link::EngineLink;
 use crate::sinks::journal::Journal;
 use crate::sinks::live::Live;
@@ -43,10 +43,11 @@ impl App {
         let live = Live::new(settings.requests.kept, Windows::new(settings.metrics.models_max));
         let link = EngineLink::start(settings.upstream.control_socket.clone())
             .context("cannot start the thread of the control channel")?;
+        let statistics = if settings.metrics.log_stats { Statistics::Kept } else { Statistics::Off };
         Ok(Arc::new(App {
             upstream: Upstream::new(&settings),
             link,
-            emitter: Emitter::new(metrics, live, journal),
+            emitter: Emitter::new(statistics, metrics, live, journal),
             listening: OnceLock::new(),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),

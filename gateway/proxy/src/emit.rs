@@ -24,9 +24,17 @@ pub struct Finished {
     pub record: Record,
 }
 
+/// Whether numbers over many requests are kept (`metrics.log_stats`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statistics {
+    Kept,
+    Off,
+}
+
 /// Where records go.
 #[derive(Debug)]
 pub struct Emitter {
+    statistics: Statistics,
     pub metrics: Metrics,
     pub live: Live,
     journal: Option<Journal>,
@@ -34,8 +42,8 @@ pub struct Emitter {
 }
 
 impl Emitter {
-    pub fn new(metrics: Metrics, live: Live, journal: Option<Journal>) -> Self {
-        Emitter { metrics, live, journal, anchor: Anchor::now() }
+    pub fn new(statistics: Statistics, metrics: Metrics, live: Live, journal: Option<Journal>) -> Self {
+        Emitter { statistics, metrics, live, journal, anchor: Anchor::now() }
     }
 
     /// Hands a finished request to every sink.
@@ -48,8 +56,11 @@ impl Emitter {
         for violation in &finished.record.violations {
             tracing::warn!(id = %finished.record.id, %violation, "the times of a request do not add up");
         }
-        self.metrics.observe(&finished.record);
-        self.live.keep(monotonic_ns(), Arc::clone(&finished));
+        if self.statistics == Statistics::Kept {
+            self.metrics.observe(&finished.record);
+            self.live.count(monotonic_ns(), &finished.record);
+        }
+        self.live.keep(Arc::clone(&finished));
         if let Some(journal) = &self.journal
             && !journal.offer(finished)
         {

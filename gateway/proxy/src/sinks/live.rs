@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pitot_measure::Record;
 use pitot_measure::rates::{Rates, Windows};
 
 use crate::emit::Finished;
@@ -29,13 +30,17 @@ impl Live {
     }
 
     /// Keeps a record; the oldest goes when there are too many.
-    pub fn keep(&self, now_ns: u64, finished: Arc<Finished>) {
+    pub fn keep(&self, finished: Arc<Finished>) {
         let mut inner = self.lock();
-        inner.windows.record(now_ns, &finished.record);
         if inner.recent.len() >= self.kept_max {
             inner.recent.pop_front();
         }
         inner.recent.push_back(finished);
+    }
+
+    /// Adds a record to the rates.
+    pub fn count(&self, now_ns: u64, record: &Record) {
+        self.lock().windows.record(now_ns, record);
     }
 
     /// Finds a request by its own id or by the id that the caller gave it (the youngest of that name).
