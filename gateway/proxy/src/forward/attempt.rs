@@ -112,7 +112,7 @@ impl Forwarder {
         tracked: &mut Tracked,
         prepared: &Prepared,
     ) -> Result<Answered, Stop> {
-        let deadlines = self.deadlines();
+        let deadlines = prepared.deadlines;
         for attempt in 1..=ATTEMPTS_MAX {
             let peer = self.app.upstream.peer().await.map_err(unreachable)?;
             let connecting = connect(&self.connector, &peer);

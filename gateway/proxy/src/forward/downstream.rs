@@ -134,7 +134,10 @@ impl<'s> Caller<'s> {
     /// Gives the connection up.
     pub fn abandon(&mut self, why: &'static str) -> Result<()> {
         self.session.set_keepalive(None);
-        Error::e_explain(ErrorType::ConnectionClosed, why)
+        let mut error = Error::explain(ErrorType::ConnectionClosed, why);
+        // Of an end on the caller's side pingora tells nobody; of any other it would write a reply of its own.
+        error.as_down();
+        Err(error)
     }
 
     /// Reads on for a while after a refusal: a connection closed with unread bytes is reset, and the refusal

@@ -27,7 +27,7 @@ use crate::error::Failure;
 use crate::request::{self, Request, UsageWish};
 use crate::rewrite::{self, UsageChunk};
 use crate::tracked::Tracked;
-use attempt::Answered;
+use attempt::{Answered, Deadlines};
 use downstream::Caller;
 
 /// Why the serving of a request stopped before its reply had passed.
@@ -54,6 +54,8 @@ struct Prepared {
     body: Bytes,
     /// What becomes of the usage chunk of a stream; None to let everything pass.
     usage_chunk: Option<UsageChunk>,
+    /// All attempts and the whole reply share them.
+    deadlines: Deadlines,
 }
 
 impl Forwarder {
@@ -106,8 +108,8 @@ impl Forwarder {
                 match head {
                     Ok(head) => {
                         let reply_id = ids.reply().to_owned();
-                        let prepared =
-                            Prepared { id: ids.own.clone(), reply_id, request, head, body, usage_chunk };
+                        let (id, deadlines) = (ids.own.clone(), self.deadlines());
+                        let prepared = Prepared { id, reply_id, request, head, body, usage_chunk, deadlines };
                         self.forward(&mut caller, &mut tracked, &prepared).await
                     }
                     Err(error) => {

@@ -50,7 +50,7 @@ impl Forwarder {
         if !first.is_empty() {
             caller.write(first).await?;
         }
-        let deadlines = self.deadlines();
+        let deadlines = prepared.deadlines;
         loop {
             let seen = if tracked.first_token_seen() { FirstToken::Seen } else { FirstToken::Awaited };
             let received = match caller.wait(receive(&mut answered.session), deadlines.next(seen)).await {

@@ -25,7 +25,7 @@ impl Forwarder {
         answered: &mut Answered,
     ) -> Result<(), Stop> {
         let limit = self.app.settings.limits.response_buffer_bytes;
-        let deadlines = self.deadlines();
+        let deadlines = prepared.deadlines;
         let mut body = BytesMut::new();
         loop {
             let seen = if body.is_empty() { FirstToken::Awaited } else { FirstToken::Seen };
