@@ -40,7 +40,7 @@ fn show_says_where_each_value_came_from() {
     assert_eq!(
         row("requests.kept").to_string(),
         format!(
-            r#"{{"from":{{"kind":"file","name":"{}"}},"key":"requests.kept","resolved":null,"value":5}}"#,
+            r#"{{"key":"requests.kept","value":5,"resolved":null,"from":{{"kind":"file","name":"{}"}}}}"#,
             path.display()
         )
     );
