@@ -119,6 +119,9 @@ fn every_refusal_is_json_in_the_callers_dialect() {
     check(raw(b"{\"model\":"), 400, "JSON");
     check(raw(b"[]"), 400, "object");
     check(raw(b""), 400, "JSON");
+    let chunked =
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n";
+    check(Open::send(address, chunked).unwrap().reply().unwrap(), 400, "body");
     check(client::get(address, "/nothing").unwrap(), 404, "/nothing");
     check(client::get(address, "/v1/chat/completions").unwrap(), 405, "POST");
     let unknown = question(json!({"model": "no-such-model"}));

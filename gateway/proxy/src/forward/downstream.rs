@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType, Result};
-use pitot_measure::Deadline;
+use pitot_measure::{Deadline, RefusalReason};
 use tokio::time::Instant;
 
 use super::{Stop, collect};
@@ -30,6 +30,17 @@ pub enum Waited<T> {
     Done(T),
     ClientLeft,
     Deadline(Deadline),
+}
+
+/// What a failed read of a body means: a caller that is gone, or one that does not speak HTTP as it should.
+fn unreadable(error: &Error) -> Stop {
+    match error.etype() {
+        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::ReadTimedout => Stop::ClientLeft,
+        _ => {
+            let message = format!("the request body could not be read: {}", error.etype().as_str());
+            Stop::Failed(Failure::Refused(RefusalReason::BadRequest, message))
+        }
+    }
 }
 
 /// The caller's side.
@@ -68,7 +79,7 @@ impl<'s> Caller<'s> {
                     collect(&mut body, &chunk, limit).ok_or_else(|| Stop::Failed(decide::too_large(limit)))?
                 }
                 Ok(None) => return Ok(body.freeze()),
-                Err(_) => return Err(Stop::ClientLeft),
+                Err(error) => return Err(unreadable(&error)),
             }
         }
     }
