@@ -178,3 +178,23 @@ fn statistics_turned_off_leave_records_and_journal() {
     assert!(!metrics.contains("pitot_requests_total{"), "{metrics}");
     eventually("the journal has the request", SOON, || (pitot.journal().len() == 1).then_some(()));
 }
+
+#[test]
+fn a_compressed_reply_passes_as_it_is() {
+    // The gateway asks for no compression; an upstream that compresses all the same gets its bytes passed on.
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: 6\r\n\r\n";
+    let upstream = Upstream::play(vec![Act::Send([head.as_bytes(), b"\x1f\x8b{a:}"].concat())]);
+    let (reply, _) = ask(&upstream, &json!({}), &["--enable-per-request-metrics"]);
+    assert_eq!(reply.body, b"\x1f\x8b{a:}");
+    assert_eq!(reply.header("content-encoding"), Some("gzip"));
+}
+
+#[test]
+fn broken_framing_within_a_stream_is_told() {
+    let mut acts = begin_event_stream(&[DELTA]);
+    acts.push(Act::Send(b"zz\r\nfoo\r\n".to_vec()));
+    acts.push(Act::Close);
+    let (reply, record) = ask(&Upstream::play(acts), &json!({"stream": true}), &[]);
+    assert!(reply.text().contains("{\"error\":{") && !reply.text().contains("[DONE]"), "{}", reply.text());
+    assert_eq!(record["outcome"], "interrupted", "{record}");
+}

@@ -148,13 +148,17 @@ fn usage_wish(text: &str, open: usize, options: Option<&RawValue>) -> Result<Usa
         }));
     };
     let place = place_of(text, options);
-    let Ok(inner) = serde_json::from_str::<StreamOptions<'_>>(options.get()) else {
+    let inner = serde_json::from_str::<StreamOptions<'_>>(options.get()).ok();
+    let Some(inner) = inner.filter(|_| options.get().starts_with('{')) else {
         // Not an object: the upstream will refuse it, in its own words.
         return Ok(UsageWish::Wanted);
     };
     Ok(match inner.include_usage {
-        Some(value) if value.get() == "true" => UsageWish::Wanted,
-        Some(value) => UsageWish::NotWanted(UsageEdit::Value(place_of(text, value))),
+        Some(value) if value.get() == "false" => {
+            UsageWish::NotWanted(UsageEdit::Value(place_of(text, value)))
+        }
+        // True is wanted, and what is neither is the upstream's to refuse.
+        Some(_) => UsageWish::Wanted,
         None => match null_usage(text, &place) {
             Some(value) => UsageWish::NotWanted(UsageEdit::Value(value)),
             None => UsageWish::NotWanted(UsageEdit::Key {

@@ -158,12 +158,12 @@ pub fn splice_object(object: &[u8], members: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Whether a JSON object has this member at its top level.
-pub fn has_member(object: &[u8], name: &str) -> bool {
+/// Whether this is a JSON object that has no such member yet (null counts as none).
+pub fn may_take_member(object: &[u8], name: &str) -> bool {
     std::str::from_utf8(object)
         .ok()
         .and_then(|text| serde_json::from_str::<std::collections::HashMap<String, &RawValue>>(text).ok())
-        .is_some_and(|members| members.get(name).is_some_and(|value| value.get() != "null"))
+        .is_some_and(|members| members.get(name).is_none_or(|value| value.get() == "null"))
 }
 
 #[cfg(test)]
@@ -204,6 +204,8 @@ mod tests {
             Some(r#"{"stream_options":{"include_usage":true}}"#),
         );
         check_ask(r#"{"stream_options":{"include_usage":true}}"#, None);
+        check_ask(r#"{"stream_options":{"include_usage":"yes"}}"#, None);
+        check_ask(r#"{"stream_options":[]}"#, None);
         // The same words inside a string are text, not a key.
         check_ask(
             r#"{"a":"\"stream_options\":null"}"#,
@@ -259,6 +261,14 @@ mod tests {
             }
             out.extend_from_slice(&rewriter.finish());
             assert_eq!(out, [long.as_str(), DONE].concat().as_bytes(), "cut every {cut} bytes");
+        }
+    }
+
+    #[test]
+    fn only_an_object_without_the_member_takes_it() {
+        assert!(may_take_member(br#"{"a":1}"#, "m") && may_take_member(br#"{"m":null}"#, "m"));
+        for other in [&br#"{"m":{}}"#[..], b"{\"choices\":[}", b"[]", b"\x1f\x8b}", b""] {
+            assert!(!may_take_member(other, "m"));
         }
     }
 

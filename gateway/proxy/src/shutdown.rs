@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::supervise::Pace;
 
 /// How often the number of running requests is looked at while draining.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,7 +33,7 @@ impl Shutdown {
 
     /// Waits for the end to be asked for, refuses new requests from then on, and returns when running ones have
     /// finished, their time is up, or a second signal came.
-    pub async fn drained(&self, app: &App) -> std::io::Result<()> {
+    pub async fn drained(&self, app: &App) -> std::io::Result<Pace> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
@@ -51,11 +52,11 @@ impl Shutdown {
         while app.in_flight() > 0 && Instant::now() < deadline {
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                _ = terminate.recv() => return Ok(Pace::Hurried),
+                _ = interrupt.recv() => return Ok(Pace::Hurried),
             }
         }
-        Ok(())
+        Ok(Pace::Patient)
     }
 }
 

@@ -25,6 +25,14 @@ pub struct Supervisor {
     thread: Option<JoinHandle<()>>,
 }
 
+/// How patiently a stop waits for what runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    Patient,
+    /// A second signal came.
+    Hurried,
+}
+
 /// Tells whether the engine lives.
 #[derive(Debug, Clone)]
 pub struct Watch {
@@ -36,6 +44,11 @@ impl Watch {
     pub fn is_down(&self) -> bool {
         self.shared.down.load(Ordering::Relaxed)
     }
+
+    /// Whether this is the process that is supervised here, and not another engine at the same socket.
+    pub fn is_ours(&self, process_id: u32) -> bool {
+        self.shared.process_id.load(Ordering::Relaxed) == process_id
+    }
 }
 
 #[derive(Debug)]
@@ -45,6 +58,10 @@ struct Shared {
     restarts: AtomicU32,
     /// The engine ended, and is not running now.
     down: AtomicBool,
+    /// Process id of the running engine; 0 before the first.
+    process_id: AtomicU32,
+    /// The engine is killed without being asked first.
+    hurried: AtomicBool,
 }
 
 impl Supervisor {
@@ -55,6 +72,8 @@ impl Supervisor {
             wake: Notify::new(),
             restarts: AtomicU32::new(0),
             down: AtomicBool::new(false),
+            process_id: AtomicU32::new(0),
+            hurried: AtomicBool::new(false),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let serving = Arc::clone(&shared);
@@ -71,7 +90,8 @@ impl Supervisor {
     }
 
     /// Stops the engine and waits until it has ended.
-    pub fn stop(mut self) {
+    pub fn stop(mut self, pace: Pace) {
+        self.shared.hurried.store(pace == Pace::Hurried, Ordering::Relaxed);
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
@@ -87,6 +107,7 @@ async fn keep_running(shared: &Shared, settings: &Engine, arguments: &[String], 
         let started = Instant::now();
         match spawn(settings, arguments) {
             Ok(mut child) => {
+                shared.process_id.store(child.id().unwrap_or(0), Ordering::Relaxed);
                 shared.down.store(false, Ordering::Relaxed);
                 // Its other end tells the engine that we live; waiting for the child would close it.
                 let _held = child.stdin.take();
@@ -95,7 +116,8 @@ async fn keep_running(shared: &Shared, settings: &Engine, arguments: &[String], 
                     () = shared.wake.notified() => None,
                 };
                 let Some(ended) = ended else {
-                    stop(&mut child, stop_timeout).await;
+                    let hurried = shared.hurried.load(Ordering::Relaxed);
+                    stop(&mut child, if hurried { Duration::ZERO } else { stop_timeout }).await;
                     return;
                 };
                 tracing::error!(reason = %reason(ended), "the engine ended");
@@ -135,7 +157,9 @@ async fn stop(child: &mut Child, timeout: Duration) {
         let _ = kill_process(pid, Signal::TERM);
     }
     if tokio::time::timeout(timeout, child.wait()).await.is_err() {
-        tracing::warn!("the engine did not stop in time and is killed");
+        if !timeout.is_zero() {
+            tracing::warn!("the engine did not stop in time and is killed");
+        }
         let _ = child.kill().await;
     }
 }

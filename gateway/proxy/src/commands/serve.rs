@@ -19,6 +19,7 @@ use crate::app::App;
 use crate::forward::Forwarder;
 use crate::service::Service;
 use crate::shutdown::{Never, Shutdown};
+use crate::supervise::Pace;
 
 /// Idle connections to the upstream that are kept by each thread.
 const POOL_SIZE: usize = 256;
@@ -80,7 +81,7 @@ pub fn open(app: &Arc<App>) -> anyhow::Result<Addresses> {
 }
 
 /// Serves until the shutdown is asked for and running requests have finished. Blocks; the process ends with it.
-pub fn serve(app: &Arc<App>, addresses: Addresses, shutdown: &Shutdown) -> anyhow::Result<()> {
+pub fn serve(app: &Arc<App>, addresses: Addresses, shutdown: &Shutdown) -> anyhow::Result<Pace> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (ended, lost) = tokio::sync::oneshot::channel();
     let serving = Arc::clone(app);

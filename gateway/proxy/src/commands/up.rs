@@ -17,7 +17,7 @@ use crate::arguments::Up;
 use crate::commands::{once, serve};
 use crate::ready::{self, Readiness};
 use crate::shutdown::Shutdown;
-use crate::supervise::Supervisor;
+use crate::supervise::{Pace, Supervisor};
 
 /// How often readiness is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -54,7 +54,7 @@ pub fn run(sources: &Sources, up: &Up) -> anyhow::Result<ExitCode> {
         })?
     };
     let served = serve::serve(&app, addresses, &shutdown);
-    supervisor.stop();
+    supervisor.stop(served.as_ref().copied().unwrap_or(Pace::Patient));
     if let Some(folder) = folder {
         // What is left there are sockets of processes that have ended.
         let _ = std::fs::remove_dir_all(folder);
@@ -113,8 +113,10 @@ fn wait_until_ready(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let deadline = Instant::now() + timeout;
     loop {
+        let ours = app.link.state().is_some_and(|state| engine.is_ours(state.process_id));
         let why = match runtime.block_on(ready::look(app)) {
-            Readiness::Ready => return Ok(()),
+            Readiness::Ready if ours => return Ok(()),
+            Readiness::Ready => "another engine answers at the same socket".to_owned(),
             Readiness::NotReady(why) => why,
         };
         if engine.is_down() {

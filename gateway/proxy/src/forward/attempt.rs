@@ -21,6 +21,9 @@ use crate::tracked::Tracked;
 
 /// Attempts at one request, the first included. More than one pooled connection may have died.
 const ATTEMPTS_MAX: usize = 4;
+/// A connection that was dead already says so at once; one that closes later may have lost a request in work,
+/// which must not be done twice.
+const REPLAY_WITHIN: Duration = Duration::from_millis(100);
 /// Longest wait for the reply of an upstream that stopped reading the request.
 const EARLY_REPLY_WAIT: Duration = Duration::from_secs(1);
 
@@ -123,9 +126,12 @@ impl Forwarder {
                     Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
                 };
             tracked.observe(tracked.at(), Event::AttemptStarted);
+            let began = Instant::now();
             match ask(caller, tracked, prepared, &mut session, deadlines).await {
                 Ok(head) => return Ok(Answered { session, peer, head }),
-                Err(Unanswered::Closed(error)) if reused && attempt < ATTEMPTS_MAX => {
+                Err(Unanswered::Closed(error))
+                    if reused && attempt < ATTEMPTS_MAX && began.elapsed() < REPLAY_WITHIN =>
+                {
                     tracing::debug!(%error, attempt, "a pooled connection was closed; the request is sent again");
                 }
                 Err(unanswered) => {

@@ -77,6 +77,8 @@ pub fn to_caller(from: &ResponseHeader, reply_id: &str, length: Length) -> Resul
     match length {
         Length::Known(bytes) => head.insert_header(header::CONTENT_LENGTH, bytes)?,
         Length::AsReceived if head.headers.contains_key(header::CONTENT_LENGTH) => {}
+        // These have no body, and a 204 must not speak of one (RFC 9112, section 6.1).
+        Length::AsReceived if matches!(from.status.as_u16(), 204 | 304) => {}
         Length::AsReceived | Length::Chunked => head.insert_header(header::TRANSFER_ENCODING, "chunked")?,
     }
     head.insert_header(REQUEST_ID, reply_id)?;

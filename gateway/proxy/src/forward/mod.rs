@@ -183,10 +183,12 @@ impl Forwarder {
         let head_at = tracked.at();
         tracked.observe(head_at, Event::Head { status: status.as_u16(), body });
         let measured = matches!(prepared.request.endpoint, Endpoint::ChatCompletions | Endpoint::Completions);
-        let passed = if body == BodyKind::Json && measured && status.is_success() {
+        // What is compressed against our asking cannot be read or added to, and passes as it is.
+        let plain = !answered.head().headers.contains_key(http::header::CONTENT_ENCODING);
+        let passed = if body == BodyKind::Json && measured && plain && status.is_success() {
             self.pass_whole(caller, tracked, prepared, &mut answered).await
         } else {
-            let action = prepared.usage_chunk.filter(|_| body == BodyKind::EventStream);
+            let action = prepared.usage_chunk.filter(|_| body == BodyKind::EventStream && plain);
             self.pass_stream(caller, tracked, prepared, &mut answered, action, Bytes::new()).await
         };
         match &passed {

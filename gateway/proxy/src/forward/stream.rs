@@ -23,7 +23,15 @@ const READS_PER_WRITE_MAX: usize = 16;
 /// What one look at the upstream brought.
 struct Received {
     bytes: Bytes,
-    ended: bool,
+    then: Then,
+}
+
+/// What comes behind the bytes of a look.
+enum Then {
+    More,
+    End,
+    /// The connection or its framing broke; what came before still goes out first.
+    Broken(Box<Error>),
 }
 
 impl Forwarder {
@@ -60,8 +68,10 @@ impl Forwarder {
                 Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
             };
             self.pass_on(caller, tracked, prepared, &mut pass, &received).await?;
-            if received.ended {
-                break;
+            match received.then {
+                Then::More => {}
+                Then::End => break,
+                Then::Broken(error) => return Err(self.broken_off(tracked, prepared, &mut pass, &error)),
             }
         }
         let tail = pass.rewriter.take().map(StreamRewriter::finish).unwrap_or_default();
@@ -97,7 +107,7 @@ impl Forwarder {
         if !received.bytes.is_empty() {
             tracked.observe(read_at, Event::UpstreamBytes(&received.bytes));
         }
-        if received.ended {
+        if matches!(received.then, Then::End) {
             tracked.observe(read_at, Event::UpstreamEof);
         }
         written?;
@@ -144,22 +154,23 @@ struct Pass {
 /// Waits for a read, then takes along what is there already.
 async fn receive(session: &mut HttpSession<()>) -> Result<Received, Box<Error>> {
     let Some(first) = session.read_response_body().await? else {
-        return Ok(Received { bytes: Bytes::new(), ended: true });
+        return Ok(Received { bytes: Bytes::new(), then: Then::End });
     };
     let mut joined: Option<BytesMut> = None;
+    let mut then = Then::More;
     for _ in 1..READS_PER_WRITE_MAX {
-        // An error is left for the next look, so that what came before it still goes out first.
         match ready(session.read_response_body()).await {
             Some(Ok(Some(more))) => {
                 joined.get_or_insert_with(|| BytesMut::from(&first[..])).extend_from_slice(&more);
+                continue;
             }
-            Some(Ok(None)) => {
-                return Ok(Received { bytes: joined.map_or(first, BytesMut::freeze), ended: true });
-            }
-            Some(Err(_)) | None => break,
+            Some(Ok(None)) => then = Then::End,
+            Some(Err(error)) => then = Then::Broken(error),
+            None => {}
         }
+        break;
     }
-    Ok(Received { bytes: joined.map_or(first, BytesMut::freeze), ended: false })
+    Ok(Received { bytes: joined.map_or(first, BytesMut::freeze), then })
 }
 
 /// Polls once. Reads of pingora's sessions may be dropped while they wait.

@@ -97,7 +97,7 @@ impl Forwarder {
         reply: &[u8],
     ) -> Option<String> {
         let suppressed = Suppression::of(prepared.request.choices, prepared.request.prompts);
-        if suppressed == Suppression::Suppressed || rewrite::has_member(reply, "metrics") {
+        if suppressed == Suppression::Suppressed || !rewrite::may_take_member(reply, "metrics") {
             return None;
         }
         let mut members = format!("\"metrics\":{}", metrics_object::json(tracked.engine_times()));
