@@ -55,7 +55,6 @@ impl Watch {
 struct Shared {
     stopping: AtomicBool,
     wake: Notify,
-    restarts: AtomicU32,
     /// The engine ended, and is not running now.
     down: AtomicBool,
     /// Process id of the running engine; 0 before the first.
@@ -70,7 +69,6 @@ impl Supervisor {
         let shared = Arc::new(Shared {
             stopping: AtomicBool::new(false),
             wake: Notify::new(),
-            restarts: AtomicU32::new(0),
             down: AtomicBool::new(false),
             process_id: AtomicU32::new(0),
             hurried: AtomicBool::new(false),
@@ -140,7 +138,6 @@ async fn keep_running(shared: &Shared, settings: &Engine, arguments: &[String], 
             () = shared.wake.notified() => return,
         }
         wait = (wait * 2).min(settings.restart_backoff_max);
-        shared.restarts.fetch_add(1, Ordering::Relaxed);
     }
 }
 

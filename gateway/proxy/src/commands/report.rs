@@ -67,13 +67,13 @@ fn stages(finished: &Finished) -> [(&'static str, Option<u64>, Option<u64>); 2] 
 
 fn shown(value: Option<Number>, unit: &'static str) -> (String, &'static str) {
     match (value, unit) {
-        (None, "ns" | "nanoseconds") => ("null".to_owned(), "ms"),
+        (None, "nanoseconds") => ("null".to_owned(), "ms"),
         (None, "tokens per second") => ("null".to_owned(), "tokens/s"),
         (Some(Number::Count(count)), "tokens per second") => (count.to_string(), "tokens/s"),
         (Some(Number::Float(number)), "tokens per second") => (format!("{number:.3}"), "tokens/s"),
         (None, unit) => ("null".to_owned(), unit),
-        (Some(Number::Count(count)), "ns" | "nanoseconds") => (ms(count), "ms"),
-        (Some(Number::Float(number)), "ns" | "nanoseconds") => (format!("{:.3}", number / 1e6), "ms"),
+        (Some(Number::Count(count)), "nanoseconds") => (ms(count), "ms"),
+        (Some(Number::Float(number)), "nanoseconds") => (format!("{:.3}", number / 1e6), "ms"),
         (Some(Number::Count(count)), unit) => (count.to_string(), unit),
         (Some(Number::Float(number)), unit) => (format!("{number:.3}"), unit),
     }
