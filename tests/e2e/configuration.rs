@@ -57,3 +57,26 @@ fn where_each_value_came_from_is_shown() {
     assert!(drain.contains("1234") && drain.contains("PITOT_LIMITS__DRAIN_TIMEOUT_MS"), "{drain}");
     assert!(line("journal.files_max").contains("default"), "{shown}");
 }
+
+#[test]
+fn the_script_lists_every_flag_that_it_passes_on() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let script = |arguments: &[&str]| {
+        std::process::Command::new(root.join("deploy/up")).args(arguments).output().unwrap()
+    };
+    let flags = |text: &[u8]| -> std::collections::BTreeSet<String> {
+        let text = String::from_utf8_lossy(text).into_owned();
+        let words =
+            text.lines().filter_map(|line| line.trim_start().trim_start_matches("-h, ").split(' ').next());
+        words.filter(|word| word.starts_with("--")).map(str::to_owned).collect()
+    };
+    let known = flags(&run("pitot", &["up", "--help"], &[]).stdout);
+    assert!(known.contains("--once"), "{known:?}");
+    let mut listed = flags(&script(&["--help"]).stdout);
+    // These two stand in the examples above the list.
+    listed.extend(["--once".to_owned(), "--model".to_owned()]);
+    assert_eq!(listed, known);
+    let slip = script(&["--once", "question", "--servd-model-name", "x"]);
+    assert!(!slip.status.success());
+    assert!(String::from_utf8_lossy(&slip.stderr).contains("there is no --servd-model-name"));
+}

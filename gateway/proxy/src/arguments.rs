@@ -25,6 +25,8 @@ pub struct Up {
     /// Handed to the engine.
     pub model: Option<String>,
     pub served_model_names: Vec<String>,
+    /// `section.key=value` for the engine's configuration, as its own `--set` takes it.
+    pub engine_set: Vec<String>,
 }
 
 /// How `config show` prints.
@@ -94,6 +96,13 @@ fn command() -> Command {
                 .num_args(1..)
                 .action(ArgAction::Append)
                 .help("Names by which requests may call the model"),
+        )
+        .arg(
+            Arg::new("engine-set")
+                .long("engine-set")
+                .value_name("SECTION.KEY=VALUE")
+                .action(ArgAction::Append)
+                .help("Set a key of the engine's configuration (`pitot-engine config show` lists them)"),
         );
     let show = configured(
         Command::new("show").about("Print every setting, its value and where it came from"),
@@ -167,6 +176,7 @@ fn up_arguments(matches: &ArgMatches) -> Up {
         once: matches.get_one::<String>("once").cloned(),
         model: matches.get_one::<String>("model").cloned(),
         served_model_names: texts(matches, "served-model-name"),
+        engine_set: texts(matches, "engine-set"),
     }
 }
 

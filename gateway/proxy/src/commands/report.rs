@@ -83,19 +83,17 @@ fn ms(ns: u64) -> String {
     format!("{:.3}", ns as f64 / 1e6)
 }
 
-/// A bar from where a segment begins, as long as it lasts; a short one is still a mark.
+/// A bar from where a segment begins, as long as it lasts; a short one is still a mark, and none is nothing.
 fn bar(begun: u64, ns: u64, total: u64) -> String {
-    let column =
-        |ns: u64| usize::try_from(u128::from(ns) * BAR as u128 / u128::from(total)).unwrap_or(BAR).min(BAR);
-    let (from, to) = (column(begun).min(BAR - 1), column(begun + ns));
-    let mark = if ns == 0 {
-        ""
-    } else if to == from {
-        "▏"
-    } else {
-        ""
-    };
-    format!("{}{}{mark}", " ".repeat(from), "█".repeat(to - from))
+    let columns = |ns: u64| u128::from(ns) * BAR as u128;
+    let from = usize::try_from(columns(begun) / u128::from(total)).unwrap_or(BAR).min(BAR - 1);
+    let rounded = (columns(ns) + u128::from(total / 2)) / u128::from(total);
+    let length = usize::try_from(rounded).unwrap_or(BAR).min(BAR - from);
+    match (ns, length) {
+        (0, _) => String::new(),
+        (_, 0) => format!("{}▏", " ".repeat(from)),
+        (_, length) => format!("{}{}", " ".repeat(from), "█".repeat(length)),
+    }
 }
 
 #[cfg(test)]
@@ -106,8 +104,11 @@ mod tests {
     fn bars_lie_where_their_segments_do() {
         assert_eq!(bar(0, 44, 44), "█".repeat(44));
         assert_eq!(bar(22, 11, 44), format!("{}{}", " ".repeat(22), "█".repeat(11)));
-        assert_eq!(bar(43, 0, 44), " ".repeat(43));
+        assert_eq!(bar(43, 0, 44), "");
+        assert_eq!(bar(44, 0, 44), "");
         assert_eq!(bar(0, 1, 1000), "▏");
+        // 3 of 1000 is 0.13 of 44 columns, also where it lies across the edge of one.
+        assert_eq!(bar(998, 2, 1000), format!("{}▏", " ".repeat(43)));
         assert_eq!(
             bar(u64::MAX / 4, u64::MAX / 4, u64::MAX),
             format!("{}{}", " ".repeat(10), "█".repeat(11))

@@ -102,6 +102,9 @@ fn engine_arguments(settings: &Settings, up: &Up) -> anyhow::Result<Vec<String>>
     for name in &up.served_model_names {
         value("--served-model-name", name.clone());
     }
+    for assignment in &up.engine_set {
+        value("--set", assignment.clone());
+    }
     Ok(arguments)
 }
 
