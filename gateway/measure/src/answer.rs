@@ -6,7 +6,7 @@
 use crate::dialect::{DONE, Delta, Dialect, Finish, Frame, Usage};
 use crate::event::At;
 use crate::record::Flag;
-use crate::request::InlineThink;
+use crate::request::{Echo, EchoLeft, InlineThink};
 use crate::sse;
 use crate::stages::{Kind, Mark, Stages};
 use crate::think::{Seen, Think};
@@ -21,6 +21,26 @@ struct Choice {
     index: u32,
     finished: bool,
     think: Think,
+    echo: EchoLeft,
+}
+
+impl Choice {
+    /// The part of a text that is not the echoed prompt.
+    fn generated<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
+        match self.echo {
+            EchoLeft::Bytes(0) => text,
+            EchoLeft::Bytes(left) => {
+                let echoed = usize::try_from(left).unwrap_or(usize::MAX).min(text.len());
+                self.echo = EchoLeft::Bytes(left - echoed as u64);
+                &text[echoed..]
+            }
+            EchoLeft::OneChunk if text.is_empty() => text,
+            EchoLeft::OneChunk => {
+                self.echo = EchoLeft::Bytes(0);
+                &[]
+            }
+        }
+    }
 }
 
 /// What one reply said so far.
@@ -42,14 +62,19 @@ pub struct Answer {
     choices: Vec<Choice>,
     undecided: Vec<Mark>,
     inline_think: InlineThink,
+    echo: Echo,
+    choices_per_prompt: u32,
     expected_choices: u64,
     expects_usage: bool,
 }
 
 /// What is expected of a reply.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Expectation {
+    /// Of all prompts together.
     pub choices: u64,
+    pub choices_per_prompt: u32,
+    pub echo: Echo,
     pub usage: ExpectedUsage,
     pub inline_think: InlineThink,
 }
@@ -78,6 +103,8 @@ impl Answer {
             choices: Vec::new(),
             undecided: Vec::new(),
             inline_think: expectation.inline_think,
+            echo: expectation.echo,
+            choices_per_prompt: expectation.choices_per_prompt,
             expected_choices: expectation.choices,
             expects_usage: expectation.usage == ExpectedUsage::Expected,
         }
@@ -133,8 +160,7 @@ impl Answer {
         }
         let mut payload = false;
         for delta in &frame.deltas {
-            payload |= delta.has_payload();
-            self.delta(delta, mark);
+            payload |= self.delta(delta, mark);
         }
         if let Some(usage) = frame.usage {
             self.usage = Some(usage);
@@ -145,7 +171,8 @@ impl Answer {
         }
     }
 
-    fn delta(&mut self, delta: &Delta<'_>, mark: Mark) {
+    /// Takes what a frame adds to one choice, and says whether anything of it is generated.
+    fn delta(&mut self, delta: &Delta<'_>, mark: Mark) -> bool {
         let think = match self.inline_think {
             InlineThink::Reasoning => Think::Before(0),
             InlineThink::Content => Think::Off,
@@ -153,7 +180,11 @@ impl Answer {
         let choice = match self.choices.iter().position(|choice| choice.index == delta.choice) {
             Some(place) => place,
             None if self.choices.len() < CHOICES_MAX => {
-                self.choices.push(Choice { index: delta.choice, finished: false, think });
+                let echo = self.echo.of_choice(delta.choice, self.choices_per_prompt);
+                if echo == EchoLeft::OneChunk {
+                    self.flag(Flag::EchoLengthUnknown);
+                }
+                self.choices.push(Choice { index: delta.choice, finished: false, think, echo });
                 self.choices.len() - 1
             }
             None => {
@@ -161,9 +192,11 @@ impl Answer {
                 CHOICES_MAX - 1
             }
         };
-        if delta.has_payload() {
+        let text = self.choices[choice].generated(delta.text.as_bytes());
+        let payload = delta.reasoning || delta.body || !text.is_empty();
+        if payload {
             self.stages.token(mark);
-            self.payload(choice, delta, mark);
+            self.payload(choice, delta, text, mark);
         }
         if let Some(finish) = delta.finish {
             self.choices[choice].finished = true;
@@ -172,12 +205,13 @@ impl Answer {
             }
             self.finish_mark = Some(mark);
         }
+        payload
     }
 
-    fn payload(&mut self, choice: usize, delta: &Delta<'_>, mark: Mark) {
-        let seen = match delta.text.is_empty() {
+    fn payload(&mut self, choice: usize, delta: &Delta<'_>, text: &[u8], mark: Mark) {
+        let seen = match text.is_empty() {
             true => Seen::default(),
-            false => self.choices[choice].think.push(&delta.text),
+            false => self.choices[choice].think.push(text),
         };
         if delta.reasoning {
             self.decide(Kind::Body);

@@ -49,15 +49,22 @@ pub enum Event<'a> {
     RequestSent,
     /// The head of the reply. Informational heads (1xx) are not events.
     Head { status: u16, body: BodyKind },
+    /// A field of the reply's head that carries timing; those of [`crate::HEAD_FIELDS`] are worth handing over.
+    HeadField { name: &'a str, value: &'a str },
     /// One read from the upstream's body, as received, in order, with no transfer framing.
     UpstreamBytes(&'a [u8]),
     /// The upstream's body ended as its framing promised.
     UpstreamEof,
     /// A write to the caller began at `since` and returned at the event's stamp; the caller now has the upstream's
-    /// body up to this many bytes (those that were cut out count as passed).
+    /// body up to this many bytes (those that were cut out count as passed, and those that a whole reply was
+    /// assembled from do with its last write).
     Forwarded { upstream_bytes: u64, since: At },
     /// The engine's own stamps and counts, on this request's time scale.
     EngineTimes(EngineTimes),
+    /// The gateway itself was at work for so many nanoseconds, on this many chunks (0: on none in particular).
+    Worked { ns: u64, chunks: u32 },
+    /// The buffer for a slow caller was full, so that reads from here on may have been stamped late.
+    ReadsHeldBack,
 }
 
 /// What the engine reported over the control channel. A stamp that never happened is absent, never 0.

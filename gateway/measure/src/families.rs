@@ -5,6 +5,7 @@
 
 use crate::event::At;
 use crate::named::named;
+use crate::own_cost::BOUNDS_NS;
 use crate::quantity::Quantity;
 use crate::record::{Flag, Record};
 use crate::request::Work;
@@ -53,11 +54,23 @@ impl FamilyKind {
     }
 }
 
-/// Upper bounds of the buckets of every histogram, in seconds.
-pub const BUCKETS_SECONDS: [f64; 25] = [
+/// Upper bounds of the buckets of every histogram but those of the gateway's own cost, in seconds.
+pub static BUCKETS_SECONDS: [f64; 25] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
 ];
+
+/// Upper bounds of the buckets of the gateway's own cost, in seconds: [`BOUNDS_NS`], so that a chunk counts in the
+/// bucket that the record keeps it in.
+pub static OWN_BUCKETS_SECONDS: [f64; BOUNDS_NS.len()] = {
+    let mut seconds = [0.0; BOUNDS_NS.len()];
+    let mut place = 0;
+    while place < seconds.len() {
+        seconds[place] = BOUNDS_NS[place] as f64 / 1e9;
+        place += 1;
+    }
+    seconds
+};
 
 named! {
     /// One family each.
@@ -82,6 +95,9 @@ named! {
         EngineDecode = "pitot_engine_decode_seconds": "engine: last − first",
         ClientBackpressure = "pitot_client_backpressure_seconds":
             "time inside writes to the caller, of requests that wrote anything",
+        OwnRequest = "pitot_own_request_seconds": "time that the gateway itself spent on a request",
+        OwnChunk = "pitot_own_chunk_seconds":
+            "time that the gateway itself spent on one chunk of a reply (work on several is shared out evenly)",
         ConservationViolations = "pitot_conservation_violation_requests_total":
             "requests whose numbers broke a conservation law",
         UsageMissing = "pitot_usage_missing_requests_total": "answers that ended without usage",
@@ -97,22 +113,26 @@ pub struct About {
     pub name: &'static str,
     pub kind: FamilyKind,
     pub labels: &'static [Label],
+    /// Upper bounds of a histogram's buckets, in seconds; none for the other kinds.
+    pub buckets: &'static [f64],
     /// Also the definition on the page.
     pub help: &'static str,
 }
 
+const NO_BUCKETS: &[f64] = &[];
 const SERIES: &[Label] = &[Label::Model, Label::Upstream];
 const STREAMING: &[Label] = &[Label::Model, Label::Upstream, Label::Streaming];
 
 impl Family {
     pub fn about(self) -> About {
-        let (kind, labels): (FamilyKind, &[Label]) = match self {
-            Family::Requests => {
-                (FamilyKind::Counter, &[Label::Model, Label::Upstream, Label::Endpoint, Label::Outcome])
-            }
-            Family::InFlight => (FamilyKind::Gauge, &[]),
-            Family::SinkDropped => (FamilyKind::Counter, &[Label::Sink]),
-            Family::FullResponse | Family::ClientFullResponse => (FamilyKind::Histogram, STREAMING),
+        let counter = |labels: &'static [Label]| (FamilyKind::Counter, labels, NO_BUCKETS);
+        let histogram =
+            |labels: &'static [Label]| (FamilyKind::Histogram, labels, BUCKETS_SECONDS.as_slice());
+        let (kind, labels, buckets): (FamilyKind, &'static [Label], &'static [f64]) = match self {
+            Family::Requests => counter(&[Label::Model, Label::Upstream, Label::Endpoint, Label::Outcome]),
+            Family::InFlight => (FamilyKind::Gauge, &[], NO_BUCKETS),
+            Family::SinkDropped => counter(&[Label::Sink]),
+            Family::FullResponse | Family::ClientFullResponse => histogram(STREAMING),
             Family::FirstToken
             | Family::Reasoning
             | Family::Content
@@ -121,7 +141,8 @@ impl Family {
             | Family::EngineQueue
             | Family::EnginePrefill
             | Family::EngineDecode
-            | Family::ClientBackpressure => (FamilyKind::Histogram, SERIES),
+            | Family::ClientBackpressure => histogram(SERIES),
+            Family::OwnRequest | Family::OwnChunk => (FamilyKind::Histogram, SERIES, &OWN_BUCKETS_SECONDS),
             Family::InputTokens
             | Family::OutputTokens
             | Family::ReasoningTokens
@@ -130,9 +151,9 @@ impl Family {
             | Family::CacheKnown
             | Family::ConservationViolations
             | Family::UsageMissing
-            | Family::EngineTimesMissing => (FamilyKind::Counter, SERIES),
+            | Family::EngineTimesMissing => counter(SERIES),
         };
-        About { name: self.name(), kind, labels, help: self.meaning() }
+        About { name: self.name(), kind, labels, buckets, help: self.meaning() }
     }
 }
 
@@ -141,6 +162,8 @@ impl Family {
 pub struct Sample {
     pub family: Family,
     pub value: f64,
+    /// How often a histogram observes the value; 1 for a counter.
+    pub times: u64,
 }
 
 /// The value of a label for a record. None for a label that no request has.
@@ -160,13 +183,13 @@ pub fn label_value(record: &Record, label: Label) -> Option<&str> {
 
 /// What a request adds. Requests outside the denominator are counted and nothing else; absent adds nothing.
 pub fn samples(record: &Record) -> Vec<Sample> {
-    let mut samples = vec![Sample { family: Family::Requests, value: 1.0 }];
+    let mut samples = vec![Sample { family: Family::Requests, value: 1.0, times: 1 }];
     if record.endpoint.work() == Work::Apart {
         return samples;
     }
     let mut add = |family, value: Option<f64>| {
         if let Some(value) = value {
-            samples.push(Sample { family, value });
+            samples.push(Sample { family, value, times: 1 });
         }
     };
     let (times, client, tokens) = (&record.upstream_times, &record.client_times, &record.tokens);
@@ -193,6 +216,15 @@ pub fn samples(record: &Record) -> Vec<Sample> {
     add(Family::ConservationViolations, once(!record.violations.is_empty()));
     add(Family::UsageMissing, once(record.has(Flag::UsageMissing)));
     add(Family::EngineTimesMissing, once(record.has(Flag::EngineTimesMissing)));
+    if let Some(own) = &record.own {
+        add(Family::OwnRequest, Some(own.request_ns as f64 / 1e9));
+        // The mean of a bucket lies within it and keeps the sum.
+        samples.extend(own.buckets.iter().filter(|bucket| bucket.chunks > 0).map(|bucket| Sample {
+            family: Family::OwnChunk,
+            value: bucket.ns as f64 / bucket.chunks as f64 / 1e9,
+            times: bucket.chunks,
+        }));
+    }
     samples
 }
 

@@ -13,12 +13,14 @@ mod blocked;
 mod conservation;
 pub mod definitions;
 mod dialect;
+mod engine_timing;
 mod event;
 pub mod families;
 pub mod metrics_object;
 mod named;
 mod observer;
 mod outcome;
+pub mod own_cost;
 mod page;
 mod quantity;
 pub mod rates;
@@ -35,6 +37,7 @@ pub mod waterfall;
 
 pub use conservation::Violation;
 pub use dialect::Finish;
+pub use engine_timing::HEAD_FIELDS;
 pub use event::{
     At, BodyKind, Deadline, Ending, EngineTimes, Event, OutputPart, RefusalReason, UpstreamFailure,
 };
@@ -42,7 +45,9 @@ pub use observer::Observer;
 pub use outcome::{Literal, OutcomeKind, Phase, Reason};
 pub use quantity::{Absent, Quantity, Source};
 pub use record::{Active, Flag, Record, Timeline};
-pub use request::{Case2, Endpoint, InlineThink, Options, RequestFacts, UsageAsked, UsageCapability, Work};
+pub use request::{
+    Case2, Echo, Endpoint, InlineThink, Options, RequestFacts, UsageAsked, UsageCapability, Work,
+};
 pub use timing::{Speed, Speeds, Times};
 pub use tokens::Tokens;
 pub use waterfall::Waterfall;

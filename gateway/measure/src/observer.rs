@@ -15,6 +15,7 @@ use crate::dialect::{self, Dialect};
 use crate::event::{At, BodyKind, Ending, EngineTimes, Event};
 use crate::metrics_object::SoFar;
 use crate::outcome::Payload;
+use crate::own_cost::OwnCost;
 use crate::record::{Flag, Record};
 use crate::request::{Options, RequestFacts, UsageAsked, UsageCapability, Work};
 use crate::sse::{PieceKind, Splitter};
@@ -33,6 +34,8 @@ pub struct Observer {
     pub(crate) engine: Option<EngineTimes>,
     /// The end of the last write and how much of the body the caller has.
     pub(crate) forwarded: Option<(At, u64)>,
+    /// Absent if the shell does not tell.
+    pub(crate) own: Option<OwnCost>,
 }
 
 /// What one attempt at the upstream brought.
@@ -79,6 +82,7 @@ impl Observer {
             blocked: Blocked::default(),
             engine: None,
             forwarded: None,
+            own: None,
         }
     }
 
@@ -108,6 +112,9 @@ impl Observer {
                 self.attempt.answer.forwarded(upstream_bytes, at);
             }
             Event::EngineTimes(times) => self.engine = Some(times),
+            Event::HeadField { name: _, value: _ } => {}
+            Event::Worked { ns, chunks } => self.own.get_or_insert_default().add(ns, chunks),
+            Event::ReadsHeldBack => self.attempt.answer.flag(Flag::ReadsHeldBack),
         }
     }
 
@@ -132,6 +139,26 @@ impl Observer {
         summary::so_far(self)
     }
 
+    /// What would be known if this frame of the stream, or this whole body, had just been read at `at`: for the
+    /// `client` object of a response, which goes into the very frame that brings the usage. Once per request, since
+    /// it copies the state of the observer; nothing is observed by it.
+    pub fn so_far_with(&self, at: At, frame: &[u8]) -> SoFar {
+        let mut preview = Observer {
+            facts: self.facts.clone(),
+            options: self.options,
+            attempts: self.attempts,
+            attempt: self.attempt.preview(),
+            blocked: Blocked::default(),
+            engine: self.engine,
+            forwarded: self.forwarded,
+            own: None,
+        };
+        if let Some(dialect) = Dialect::of(self.facts.endpoint) {
+            preview.attempt.preview_of(at, dialect, frame);
+        }
+        summary::so_far(&preview)
+    }
+
     /// Ends the request. `client_status` is the status that went to the caller, if any did.
     pub fn finish(mut self, at: At, ending: Ending, client_status: Option<u16>) -> Record {
         self.attempt.close();
@@ -147,7 +174,7 @@ impl Observer {
                 BodyKind::EventStream => true,
                 BodyKind::Json => false,
                 // A stream that was asked for, under a content type that does not say so.
-                BodyKind::Other => self.facts.stream,
+                BodyKind::Other => self.facts.upstream_stream,
             };
         attempt.transfer = if streams { Transfer::Streamed } else { Transfer::Whole };
         let dialect = Dialect::of(self.facts.endpoint).filter(|_| readable);
@@ -179,6 +206,8 @@ fn expectation(facts: &RequestFacts, options: &Options, transfer: Transfer) -> E
     };
     Expectation {
         choices: facts.sequences(),
+        choices_per_prompt: facts.choices,
+        echo: facts.echo.clone(),
         usage: if expected { ExpectedUsage::Expected } else { ExpectedUsage::NotExpected },
         inline_think: options.inline_think,
     }
@@ -186,7 +215,7 @@ fn expectation(facts: &RequestFacts, options: &Options, transfer: Transfer) -> E
 
 impl Attempt {
     fn new(facts: &RequestFacts, options: &Options) -> Self {
-        let transfer = if facts.stream { Transfer::Streamed } else { Transfer::Whole };
+        let transfer = if facts.upstream_stream { Transfer::Streamed } else { Transfer::Whole };
         Attempt {
             sent: None,
             head: None,
@@ -198,6 +227,40 @@ impl Attempt {
             answer: Answer::new(expectation(facts, options, transfer)),
             body: BodyState::Unread,
             reading: Reading::Nothing,
+        }
+    }
+
+    /// The same without what is held of an unfinished frame or body.
+    fn preview(&self) -> Self {
+        let Attempt { sent, head, transfer, first_byte, last_read, bytes, eof, answer, body, reading: _ } =
+            self;
+        Attempt {
+            sent: *sent,
+            head: *head,
+            transfer: *transfer,
+            first_byte: *first_byte,
+            last_read: *last_read,
+            bytes: *bytes,
+            eof: *eof,
+            answer: answer.clone(),
+            body: *body,
+            reading: Reading::Nothing,
+        }
+    }
+
+    /// Takes a frame, or a whole body, as if it had been read now.
+    fn preview_of(&mut self, at: At, dialect: Dialect, frame: &[u8]) {
+        let at = self.not_before_last(at);
+        self.last_read = Some(at);
+        let mark = Mark::new(at, self.bytes.saturating_add(frame.len() as u64));
+        match self.transfer {
+            Transfer::Streamed => self.answer.frame(dialect, frame, mark),
+            Transfer::Whole => {
+                if self.answer.body(dialect, frame, mark) == Understood::Yes {
+                    self.body = BodyState::Read;
+                }
+                self.answer.terminal.get_or_insert(mark);
+            }
         }
     }
 
@@ -290,8 +353,10 @@ impl Attempt {
             BodyState::Unread | BodyState::Read if stages.body.events > 0 => Payload::Body,
             BodyState::Unread | BodyState::Read if stages.reasoning.events > 0 => Payload::ReasoningOnly,
             BodyState::Unread | BodyState::Read => {
-                // An unread frame may have held the payload.
-                if self.answer.flags.contains(&Flag::FrameOverCap) { Payload::NotRead } else { Payload::None }
+                // An unread frame may have held the payload, and so may the chunk that was taken for an echo.
+                let unsure = [Flag::FrameOverCap, Flag::EchoLengthUnknown];
+                let unsure = unsure.iter().any(|flag| self.answer.flags.contains(flag));
+                if unsure { Payload::NotRead } else { Payload::None }
             }
         }
     }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use crate::conservation::Violation;
 use crate::definitions::DEFINITIONS;
-use crate::families::{BUCKETS_SECONDS, Family, FamilyKind};
+use crate::families::{BUCKETS_SECONDS, Family, FamilyKind, OWN_BUCKETS_SECONDS};
 use crate::outcome::{OutcomeKind, Phase, Reason};
 use crate::quantity::{Absent, Source};
 use crate::rates;
@@ -123,7 +123,8 @@ fn quantities(page: &mut String) {
         "\nBeside them, without marks: `total_tokens_reported` (the total as the upstream gave it); \
          `reasoning_active_ns`, `content_active_ns`\nand `gaps_ns` (the stretches in which that kind was arriving, \
          and those between kinds: they sum to last_token − first_token);\n`client_backpressure_ns` (all time inside \
-         writes to the caller); `engine_*` (the engine's own stamps and counts).\n"
+         writes to the caller); `own_request_ns` (time that the gateway itself spent),\nof which `own_chunks_ns` on \
+         `own_chunks` chunks of the reply; `engine_*` (the engine's own stamps and counts).\n"
     );
     let names = Source::ALL.iter().map(|source| vec![code(source.name()), source.meaning().into()]);
     table(page, &["mark of a number", "meaning"], names);
@@ -180,9 +181,14 @@ fn prometheus(page: &mut String) {
         vec![code(about.name), about.kind.name().to_owned(), labels.join(", "), about.help.to_owned()]
     });
     table(page, &["name", "type", "labels", "meaning"], rows);
-    let bounds: Vec<String> = BUCKETS_SECONDS.iter().map(f64::to_string).collect();
-    let kind = FamilyKind::Histogram.name();
-    let _ = write!(page, "\nUpper bounds of every {kind}, in seconds: {}.\n", bounds.join(", "));
+    let bounds = |bounds: &[f64]| bounds.iter().map(f64::to_string).collect::<Vec<_>>().join(", ");
+    let _ = write!(
+        page,
+        "\nUpper bounds of every {}, in seconds: {}.\nThose of the gateway's own cost (`pitot_own_*`): {}.\n",
+        FamilyKind::Histogram.name(),
+        bounds(&BUCKETS_SECONDS),
+        bounds(&OWN_BUCKETS_SECONDS),
+    );
 }
 
 fn metrics_object(page: &mut String) {

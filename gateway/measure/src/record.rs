@@ -8,6 +8,7 @@ use crate::dialect::Finish;
 use crate::event::{At, EngineTimes};
 use crate::named::named;
 use crate::outcome::{Literal, OutcomeKind, Phase, Reason};
+use crate::own_cost::OwnCost;
 use crate::request::{Endpoint, UsageAsked};
 use crate::timing::{Speeds, Times, Transfer};
 use crate::tokens::Tokens;
@@ -20,8 +21,12 @@ pub struct Record {
     pub endpoint: Endpoint,
     pub model: String,
     pub upstream: String,
+    /// The name of the caller's key.
+    pub key_alias: Option<String>,
     /// Whether the caller asked for a stream.
     pub stream: bool,
+    /// Whether the upstream was asked for one.
+    pub upstream_stream: bool,
     /// How the upstream's reply came; as asked for where there was none.
     pub transfer: Transfer,
     pub choices: u32,
@@ -60,6 +65,8 @@ pub struct Record {
     pub active: Option<Active>,
     /// The whole time inside writes to the caller, in nanoseconds.
     pub client_backpressure_ns: u64,
+    /// What the gateway itself spent. Absent if that was not measured.
+    pub own: Option<OwnCost>,
     /// Absent if the engine reported none.
     pub engine: Option<EngineTimes>,
     pub waterfall: Waterfall,
@@ -111,6 +118,10 @@ named! {
         BodyOverCap = "body_over_cap": "the body was longer than the cap; it passed unread",
         ChoicesOverCap = "choices_over_cap": "more choices than are kept apart",
         StampClamped = "stamp_clamped": "a stamp went backwards and was held at the one before",
+        ReadsHeldBack = "reads_held_back":
+            "stamps of some reads are late: the buffer for a slow caller was full",
+        EchoLengthUnknown = "echo_length_unknown":
+            "the first text of a choice is taken for its echoed prompt, whose length is not known",
         BrokenBehindTerminal = "broken_behind_terminal": "the connection ended badly behind the terminal event",
     }
 }

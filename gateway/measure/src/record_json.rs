@@ -24,6 +24,9 @@ impl Serialize for Record {
         map.serialize_entry("content_active_ns", &self.active.map(|active| active.content_ns))?;
         map.serialize_entry("gaps_ns", &self.active.map(|active| active.gaps_ns))?;
         map.serialize_entry("client_backpressure_ns", &self.client_backpressure_ns)?;
+        map.serialize_entry("own_request_ns", &self.own.map(|own| own.request_ns))?;
+        map.serialize_entry("own_chunks", &self.own.map(|own| own.chunks))?;
+        map.serialize_entry("own_chunks_ns", &self.own.map(|own| own.chunks_ns))?;
         engine(self.engine.as_ref(), &mut map)?;
         for (name, ns) in self.waterfall.segments() {
             map.serialize_entry(&format!("segment_{name}_ns"), &ns)?;
@@ -38,7 +41,9 @@ fn about<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::Error> 
     map.serialize_entry("endpoint", &record.endpoint)?;
     map.serialize_entry("model", &record.model)?;
     map.serialize_entry("upstream", &record.upstream)?;
+    map.serialize_entry("key_alias", &record.key_alias)?;
     map.serialize_entry("stream", &record.stream)?;
+    map.serialize_entry("upstream_stream", &record.upstream_stream)?;
     map.serialize_entry("transfer", &record.transfer)?;
     map.serialize_entry("choices", &record.choices)?;
     map.serialize_entry("prompts", &record.prompts)?;

@@ -15,6 +15,10 @@ use crate::event::At;
 pub enum Endpoint {
     ChatCompletions,
     Completions,
+    /// `/v1/responses`.
+    Responses,
+    /// `/v1/messages`.
+    Messages,
     Embeddings,
     /// Models, health, tokenising, unknown paths: counted apart from everything else.
     Other,
@@ -32,14 +36,22 @@ pub enum Work {
 }
 
 impl Endpoint {
-    pub const ALL: [Endpoint; 4] =
-        [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Embeddings, Endpoint::Other];
+    pub const ALL: [Endpoint; 6] = [
+        Endpoint::ChatCompletions,
+        Endpoint::Completions,
+        Endpoint::Responses,
+        Endpoint::Messages,
+        Endpoint::Embeddings,
+        Endpoint::Other,
+    ];
 
     /// The name used as label and in the journal.
     pub fn name(self) -> &'static str {
         match self {
             Endpoint::ChatCompletions => "chat_completions",
             Endpoint::Completions => "completions",
+            Endpoint::Responses => "responses",
+            Endpoint::Messages => "messages",
             Endpoint::Embeddings => "embeddings",
             Endpoint::Other => "other",
         }
@@ -47,7 +59,9 @@ impl Endpoint {
 
     pub fn work(self) -> Work {
         match self {
-            Endpoint::ChatCompletions | Endpoint::Completions => Work::Generating,
+            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses | Endpoint::Messages => {
+                Work::Generating
+            }
             Endpoint::Embeddings => Work::Embedding,
             Endpoint::Other => Work::Apart,
         }
@@ -66,6 +80,41 @@ pub enum UsageAsked {
     Forced,
 }
 
+/// What of the prompt the reply repeats, which is not generated and therefore no token.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Echo {
+    /// Nothing, as without `echo`.
+    #[default]
+    Nothing,
+    /// Each choice begins with the text of its prompt: one length in bytes of UTF-8 for each prompt, in order.
+    /// None where the length of the text is not known, such as for a prompt of token ids.
+    Prompts(Vec<Option<u64>>),
+}
+
+impl Echo {
+    /// What the choice of this index repeats: choices of one prompt lie together, `choices` to each.
+    pub(crate) fn of_choice(&self, index: u32, choices: u32) -> EchoLeft {
+        match self {
+            Echo::Nothing => EchoLeft::Bytes(0),
+            Echo::Prompts(lengths) => {
+                let prompt = usize::try_from(index / choices.max(1)).unwrap_or(usize::MAX);
+                match lengths.get(prompt).or(lengths.last()) {
+                    Some(Some(length)) => EchoLeft::Bytes(*length),
+                    Some(None) | None => EchoLeft::OneChunk,
+                }
+            }
+        }
+    }
+}
+
+/// What of the echoed prompt one choice has still to bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EchoLeft {
+    Bytes(u64),
+    /// The next text, whatever its length.
+    OneChunk,
+}
+
 /// What the shell knows of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestFacts {
@@ -76,8 +125,14 @@ pub struct RequestFacts {
     pub model: String,
     /// The name of the upstream.
     pub upstream: String,
+    /// The name of the caller's key, if keys have names here; never the key.
+    pub key_alias: Option<String>,
     /// Whether the caller asked for a stream.
     pub stream: bool,
+    /// Whether the upstream was asked for one. Where only it was, the gateway assembles one reply for the caller:
+    /// the upstream leg has all its times, the leg to the caller its full response time alone.
+    pub upstream_stream: bool,
+    pub echo: Echo,
     /// Choices asked for (`n`), at least 1.
     pub choices: u32,
     /// Prompts of a completions request, at least 1.

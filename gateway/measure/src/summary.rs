@@ -38,6 +38,7 @@ pub(crate) fn record(observer: Observer, at: At, ending: Ending, client_status: 
         prompts: facts.prompts,
         endpoint: facts.endpoint,
         stream: facts.stream,
+        upstream_stream: facts.upstream_stream,
         transfer: attempt.transfer,
         usage_asked: facts.usage,
         request_bytes: facts.request_bytes,
@@ -57,12 +58,14 @@ pub(crate) fn record(observer: Observer, at: At, ending: Ending, client_status: 
         client_times: client_times(&observer, &tokens),
         active: active(&observer),
         client_backpressure_ns: observer.blocked.up_to(timeline.downstream_done),
+        own: observer.own,
         engine: observer.engine,
         waterfall: divide(&observer, &timeline),
         timeline,
         id: observer.facts.id,
         model: observer.facts.model,
         upstream: observer.facts.upstream,
+        key_alias: observer.facts.key_alias,
     }
 }
 
@@ -220,10 +223,10 @@ fn phase(observer: &Observer) -> Phase {
     }
 }
 
-fn shape(observer: &Observer, missing: Absent) -> Shape {
+fn shape(observer: &Observer, transfer: Transfer, missing: Absent) -> Shape {
     let stages = &observer.attempt.answer.stages;
     Shape {
-        transfer: observer.attempt.transfer,
+        transfer,
         reasoning_payloads: stages.reasoning.events,
         content_payloads: stages.body.events,
         sequences: observer.facts.sequences(),
@@ -254,7 +257,7 @@ fn upstream_times(observer: &Observer, timeline: &Timeline, tokens: &Tokens) -> 
             Transfer::Whole => whole_end(observer).map(|(read, _)| read),
         },
     };
-    timing::times(&leg, &shape(observer, Absent::NoValidToken), tokens)
+    timing::times(&leg, &shape(observer, observer.attempt.transfer, Absent::NoValidToken), tokens)
 }
 
 fn client_times(observer: &Observer, tokens: &Tokens) -> Times {
@@ -265,6 +268,9 @@ fn client_times(observer: &Observer, tokens: &Tokens) -> Times {
     let stages = &attempt.answer.stages;
     let (first_token, last_token) = stages.tokens.delivered();
     let (content_first, content_last) = stages.body.delivered();
+    // A reply that the gateway assembled from a stream reached the caller whole.
+    let assembled = observer.facts.upstream_stream && !observer.facts.stream;
+    let transfer = if assembled { Transfer::Whole } else { attempt.transfer };
     let missing = if stages.tokens.events > 0 { Absent::NotDelivered } else { Absent::NoValidToken };
     let leg = Leg {
         origin: attempt.sent.map(|_| observer.facts.last_request_byte).ok_or(Absent::NotSent),
@@ -272,14 +278,14 @@ fn client_times(observer: &Observer, tokens: &Tokens) -> Times {
         reasoning_last: stages.reasoning.delivered().1,
         content_first,
         content_last,
-        last: match attempt.transfer {
+        last: match transfer {
             Transfer::Streamed => last_token.ok_or(missing),
             Transfer::Whole => {
                 whole_end(observer).and_then(|(_, delivered)| delivered.ok_or(Absent::NotDelivered))
             }
         },
     };
-    timing::times(&leg, &shape(observer, missing), tokens)
+    timing::times(&leg, &shape(observer, transfer, missing), tokens)
 }
 
 /// The last byte of a body that did not stream, if it came and held something: read, and handed to the caller.

@@ -47,13 +47,6 @@ pub struct Delta<'a> {
     pub finish: Option<Finish>,
 }
 
-impl Delta<'_> {
-    /// Whether the delta carries anything generated.
-    pub fn has_payload(&self) -> bool {
-        self.reasoning || self.body || !self.text.is_empty()
-    }
-}
-
 named! {
     /// Why a choice ended.
     pub enum Finish {
@@ -93,7 +86,7 @@ impl Dialect {
         match endpoint {
             Endpoint::ChatCompletions => Some(Dialect::OpenAiChat),
             Endpoint::Completions => Some(Dialect::OpenAiCompletions),
-            Endpoint::Embeddings | Endpoint::Other => None,
+            Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
         }
     }
 

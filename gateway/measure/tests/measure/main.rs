@@ -6,6 +6,7 @@ mod cases;
 mod definitions;
 mod dialects;
 mod framing;
+mod legs;
 mod metrics_object;
 mod outcomes;
 mod page;

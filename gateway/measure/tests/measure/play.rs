@@ -4,7 +4,7 @@
 
 use pitot_measure::definitions::{self, Metric, Number};
 use pitot_measure::{
-    Absent, At, BodyKind, Ending, Endpoint, EngineTimes, Event, Flag, Observer, Options, OutcomeKind,
+    Absent, At, BodyKind, Echo, Ending, Endpoint, EngineTimes, Event, Flag, Observer, Options, OutcomeKind,
     OutputPart, Quantity, Reason, Record, RequestFacts, Source, UsageAsked,
 };
 
@@ -44,7 +44,10 @@ impl Play {
             endpoint,
             model: "m".into(),
             upstream: "u".into(),
+            key_alias: None,
             stream,
+            upstream_stream: stream,
+            echo: Echo::Nothing,
             choices: 1,
             prompts: 1,
             usage: if stream { UsageAsked::ByClient } else { UsageAsked::Not },
