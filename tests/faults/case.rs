@@ -304,6 +304,21 @@ impl Exchange {
     }
 }
 
+impl Exchange {
+    /// Whether everything expected of the bytes holds without a gateway, since it changes and adds nothing.
+    pub fn needs_no_gateway(&self) -> bool {
+        let plain = matches!(self.sees.body, Body::AsSent | Body::Exactly(_) | Body::Beginning);
+        let sends = !matches!(self.request.sending, Sending::Expecting);
+        plain
+            && sends
+            && self.sees.end != End::Broken
+            && self.upstream.arrivals == (1..=1)
+            && self.request.version == Version::Http11
+            && self.plays.len() == 1
+            && self.sees.status.is_some()
+    }
+}
+
 /// Terse builders: each changes the last exchange.
 impl Case {
     pub fn now(&mut self) -> &mut Exchange {
