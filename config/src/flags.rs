@@ -58,7 +58,7 @@ pub const GATEWAY_FLAGS: &[FlagKey] = &[
     value(
         "--upstream-usage",
         "upstream.usage",
-        "How the upstream reports usage: stream_options, always, never",
+        "How the upstream reports usage: auto, stream_options, always, never",
     ),
     PER_REQUEST,
     LOG_STATS,

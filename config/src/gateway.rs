@@ -78,6 +78,8 @@ impl fmt::Display for UpstreamAddress {
 /// How an upstream reports usage in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageSupport {
+    /// Found out from what comes: asked for, and expected once it has come.
+    Auto,
     /// When asked by `stream_options.include_usage`.
     StreamOptions,
     Always,
@@ -89,6 +91,7 @@ pub enum UsageSupport {
 pub struct Limits {
     pub request_body_bytes: usize,
     pub response_buffer_bytes: usize,
+    pub read_ahead_bytes: usize,
     pub connect_timeout: Duration,
     pub first_token_timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
@@ -117,6 +120,19 @@ pub struct Measure {
     pub inline_think: bool,
     pub observe_deadline: Option<Duration>,
     pub server_timing: bool,
+    /// The upstream is asked to stream also for callers that do not.
+    pub stream_upstream: bool,
+    /// No alias and no digest stands twice.
+    pub key_aliases: Vec<KeyAlias>,
+}
+
+/// A name for whoever calls with one API key; the key itself is not in the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyAlias {
+    /// 1 to 64 of letters, digits, dot, dash, underscore: fit for a label.
+    pub alias: String,
+    /// SHA-256 of the key's bytes.
+    pub key_sha256: [u8; 32],
 }
 
 /// What a reply with reasoning and without body counts as.
@@ -194,15 +210,14 @@ fn listen(said: &mut Said) -> Listen {
 
 fn upstream(said: &mut Said) -> Upstream {
     let name = said.read("upstream.name", "1 to 64 letters, digits, dots, dashes or underscores", |given| {
-        let name = given.text()?;
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        ((1..=64).contains(&name.len()) && name.chars().all(fits)).then(|| name.to_owned())
+        given.text().filter(|name| fits_label(name)).map(str::to_owned)
     });
     let address = upstream_address(said);
     let control_socket = control_socket(said, &address);
     let usage = said.choice(
         "upstream.usage",
         &[
+            ("auto", UsageSupport::Auto),
             ("stream_options", UsageSupport::StreamOptions),
             ("always", UsageSupport::Always),
             ("never", UsageSupport::Never),
@@ -267,6 +282,7 @@ fn limits(said: &mut Said) -> Limits {
     Limits {
         request_body_bytes: said.number("limits.request_body_bytes", "bytes", 1024..=1 << 30),
         response_buffer_bytes: said.number("limits.response_buffer_bytes", "bytes", 1024..=1 << 30),
+        read_ahead_bytes: said.number("limits.read_ahead_bytes", "bytes", 1024..=1 << 30),
         connect_timeout: said.milliseconds("limits.connect_timeout_ms", 1..=600_000),
         first_token_timeout: said.milliseconds_or_none("limits.first_token_timeout_ms", 1..=DAY_MS),
         idle_timeout: said.milliseconds_or_none("limits.idle_timeout_ms", 1..=DAY_MS),
@@ -295,7 +311,42 @@ fn measure(said: &mut Said) -> Measure {
         inline_think: said.switch("measure.inline_think"),
         observe_deadline: said.milliseconds_or_none("measure.observe_deadline_ms", 1..=DAY_MS),
         server_timing: said.switch("measure.server_timing"),
+        stream_upstream: said.switch("measure.stream_upstream"),
+        key_aliases: key_aliases(said),
     }
+}
+
+fn key_aliases(said: &mut Said) -> Vec<KeyAlias> {
+    let takes =
+        "a list of alias=digest, each alias once, a digest being the SHA-256 of a key in 64 hex digits";
+    said.read("measure.key_aliases", takes, |given| {
+        let list = given.list()?;
+        let aliases = list.iter().map(|item| key_alias(item.text()?)).collect::<Option<Vec<KeyAlias>>>()?;
+        let is_repeated = |place: usize, alias: &KeyAlias| {
+            aliases[..place]
+                .iter()
+                .any(|other| other.alias == alias.alias || other.key_sha256 == alias.key_sha256)
+        };
+        let repeated = aliases.iter().enumerate().any(|(place, alias)| is_repeated(place, alias));
+        (!repeated).then_some(aliases)
+    })
+}
+
+fn key_alias(text: &str) -> Option<KeyAlias> {
+    let (alias, digest) = text.split_once('=')?;
+    let mut key_sha256 = [0; 32];
+    if !fits_label(alias) || digest.len() != 64 || !digest.is_ascii() {
+        return None;
+    }
+    for (place, byte) in key_sha256.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digest[2 * place..2 * place + 2], 16).ok()?;
+    }
+    Some(KeyAlias { alias: alias.to_owned(), key_sha256 })
+}
+
+fn fits_label(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    (1..=64).contains(&name.len()) && name.chars().all(fits)
 }
 
 fn journal(said: &mut Said) -> Option<Journal> {

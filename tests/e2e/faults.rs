@@ -93,7 +93,7 @@ fn nobody_behind_is_a_503_to_try_again() {
     let reply = chat(&pitot.address, &request(&json!({"stream": true})));
     assert_eq!(reply.status, 503, "{}", reply.text());
     assert!(reply.header("retry-after").is_some(), "{}", reply.head);
-    assert_eq!(reply.json()["error"]["code"], 503);
+    assert_eq!(reply.json()["error"]["code"], "upstream_unreachable");
     let record = pitot.record(reply.id());
     assert_eq!(record["outcome"], "http_error", "{record}");
     assert_eq!(record["reason"], "upstream_unreachable", "{record}");

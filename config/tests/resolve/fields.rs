@@ -20,6 +20,7 @@ log = { level = "warn", format = "json" }
 [limits]
 request_body_bytes = 1027
 response_buffer_bytes = 1028
+read_ahead_bytes = 1029
 connect_timeout_ms = 9
 first_token_timeout_ms = 10
 idle_timeout_ms = 11
@@ -32,6 +33,8 @@ case2 = "strict"
 inline_think = true
 observe_deadline_ms = 16
 server_timing = false
+stream_upstream = true
+key_aliases = ["team-a=00ff0000000000000000000000000000000000000000000000000000000000A1"]
 [engine]
 command = "/e"
 config = "/f"
@@ -58,6 +61,7 @@ fn of_the_gateway() {
         limits: gateway::Limits {
             request_body_bytes: 1027,
             response_buffer_bytes: 1028,
+            read_ahead_bytes: 1029,
             connect_timeout: MS(9),
             first_token_timeout: Some(MS(10)),
             idle_timeout: Some(MS(11)),
@@ -79,6 +83,15 @@ fn of_the_gateway() {
             inline_think: true,
             observe_deadline: Some(MS(16)),
             server_timing: false,
+            stream_upstream: true,
+            key_aliases: vec![gateway::KeyAlias {
+                alias: "team-a".into(),
+                key_sha256: {
+                    let mut digest = [0; 32];
+                    (digest[1], digest[31]) = (0xff, 0xa1);
+                    digest
+                },
+            }],
         },
         requests: gateway::Requests { kept: 17 },
         journal: Some(gateway::Journal {

@@ -73,6 +73,11 @@ fn wrong_values_say_what_is_taken_and_what_was_found() {
             "[measure]\ncase2 = \"Strict\"\n",
             "`measure.case2` takes \"default\" or \"strict\"; found \"Strict\"",
         ),
+        (
+            "[measure]\nkey_aliases = [\"a=12\"]\n",
+            "`measure.key_aliases` takes a list of alias=digest, each alias once, a digest being the SHA-256 of a key \
+             in 64 hex digits; found [\"a=12\"]",
+        ),
         ("[listen]\naddress = \"2242\"\n", "`listen.address` takes address:port; found \"2242\""),
         (
             "[measure]\nhttp_error_from = 402\n",

@@ -5,6 +5,8 @@
 
 use serde::Serialize;
 
+use crate::request::UsageAsked;
+
 /// Nanoseconds since the request was accepted, on a monotonic clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
@@ -45,6 +47,8 @@ impl BodyKind {
 pub enum Event<'a> {
     /// An attempt at the upstream begins; whatever an earlier attempt brought is forgotten, but counted.
     AttemptStarted,
+    /// Who asks for usage from this attempt on: an upstream that refuses the question is asked again without it.
+    UsageAsked(UsageAsked),
     /// Stamped immediately before the write that hands the last byte of the request to the upstream.
     RequestSent,
     /// The head of the reply. Informational heads (1xx) are not events.
@@ -144,7 +148,9 @@ pub enum Ending {
     UpstreamFailed(UpstreamFailure),
     /// Never forwarded.
     Refused(RefusalReason),
-    /// The code that served it was dropped before its end, such as by a shutdown.
+    /// The gateway ended before the request did.
+    DrainOver,
+    /// The code that served it was dropped before its end.
     Dropped,
 }
 

@@ -48,6 +48,6 @@ pub use record::{Active, Flag, Record, Timeline};
 pub use request::{
     Case2, Echo, Endpoint, InlineThink, Options, RequestFacts, UsageAsked, UsageCapability, Work,
 };
-pub use timing::{Speed, Speeds, Times};
+pub use timing::{Speed, Speeds, Times, Transfer};
 pub use tokens::Tokens;
 pub use waterfall::Waterfall;

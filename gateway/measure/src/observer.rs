@@ -94,6 +94,7 @@ impl Observer {
                 self.attempt = Attempt::new(&self.facts, &self.options);
                 self.engine = None;
             }
+            Event::UsageAsked(usage) => self.facts.usage = usage,
             Event::RequestSent => self.attempt.sent = Some(at),
             Event::Head { status, body } => self.head(at, status, body),
             Event::UpstreamBytes(bytes) => self.attempt.read(at, bytes, self.options.frame_bytes_max),

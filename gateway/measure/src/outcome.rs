@@ -63,7 +63,8 @@ named! {
         EmptyOther = "empty_other": "case 2: no payload, another finish or none",
         TruncatedInReasoning = "truncated_in_reasoning": "strict case 2: reasoning only, finish length",
         NoAnswer = "no_answer": "strict case 2: reasoning only",
-        Dropped = "dropped": "the gateway itself gave the request up, such as by a shutdown",
+        DrainOver = "drained_cut": "the gateway ended before the request did",
+        Dropped = "dropped": "the gateway itself gave the request up",
         UnexpectedStatus = "unexpected_status": "neither 2xx nor an error",
     }
 }
@@ -194,6 +195,7 @@ fn timeout(evidence: &Evidence) -> Option<Reason> {
         | Ending::ClientLeft
         | Ending::UpstreamFailed(_)
         | Ending::Refused(_)
+        | Ending::DrainOver
         | Ending::Dropped => None,
     };
     // A deadline that passes behind the terminal event cut nothing that mattered.
@@ -222,6 +224,7 @@ fn ending_reason(evidence: &Evidence) -> Option<Reason> {
         Ending::Refused(RefusalReason::TooManyRequests) => Some(Reason::TooManyRequests),
         Ending::Refused(RefusalReason::Draining) => Some(Reason::Draining),
         Ending::Refused(RefusalReason::UpstreamUnreachable) => Some(Reason::UpstreamUnreachable),
+        Ending::DrainOver => Some(Reason::DrainOver),
         Ending::Dropped => Some(Reason::Dropped),
     };
     reason.filter(|_| !evidence.end_delivered)

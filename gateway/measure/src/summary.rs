@@ -185,7 +185,11 @@ fn flags(observer: &Observer, evidence: &Evidence, outcome: Outcome) -> Vec<Flag
     }
     let ended_badly = match evidence.ending {
         Ending::UpstreamEnded | Ending::ClientLeft => false,
-        Ending::Deadline(_) | Ending::UpstreamFailed(_) | Ending::Refused(_) | Ending::Dropped => true,
+        Ending::Deadline(_)
+        | Ending::UpstreamFailed(_)
+        | Ending::Refused(_)
+        | Ending::DrainOver
+        | Ending::Dropped => true,
     };
     if outcome.kind == OutcomeKind::Success && ended_badly {
         flags.push(Flag::BrokenBehindTerminal);

@@ -11,9 +11,11 @@ use anyhow::Context;
 use pitot_config::gateway::{Case2, Settings, UsageSupport};
 use pitot_measure::rates::Windows;
 use pitot_measure::{Options, UsageCapability};
+use tokio::sync::watch;
 
 use crate::emit::{Emitter, Statistics};
 use crate::engine_link::EngineLink;
+use crate::keys::Keys;
 use crate::sinks::journal::Journal;
 use crate::sinks::live::Live;
 use crate::sinks::prometheus::Metrics;
@@ -24,12 +26,14 @@ use crate::upstream::Upstream;
 pub struct App {
     pub settings: Settings,
     pub upstream: Upstream,
+    pub keys: Keys,
     pub link: Arc<EngineLink>,
     pub emitter: Emitter,
     /// Where applications are listened to, once that is settled.
     pub listening: OnceLock<SocketAddr>,
     draining: AtomicBool,
     in_flight: AtomicUsize,
+    drain_over: watch::Sender<bool>,
 }
 
 impl App {
@@ -46,11 +50,13 @@ impl App {
         let statistics = if settings.metrics.log_stats { Statistics::Kept } else { Statistics::Off };
         Ok(Arc::new(App {
             upstream: Upstream::new(&settings),
+            keys: Keys::new(&settings.measure.key_aliases),
             link,
             emitter: Emitter::new(statistics, metrics, live, journal),
             listening: OnceLock::new(),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
+            drain_over: watch::Sender::new(false),
             settings,
         }))
     }
@@ -70,7 +76,9 @@ impl App {
                 pitot_measure::InlineThink::Content
             },
             observe_deadline: measure.observe_deadline,
-            usage_capability: match self.settings.upstream.usage {
+            usage_capability: match self.upstream.usage() {
+                // Asked, and judged without until it has answered once.
+                UsageSupport::Auto => UsageCapability::Never,
                 UsageSupport::StreamOptions => UsageCapability::StreamOptions,
                 UsageSupport::Always => UsageCapability::Always,
                 UsageSupport::Never => UsageCapability::Never,
@@ -87,6 +95,17 @@ impl App {
     /// Refuses new requests from now on; those that run go on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends every request that still runs.
+    pub fn end_drain(&self) {
+        self.drain_over.send_replace(true);
+    }
+
+    /// Returns when requests that still run have to end.
+    pub async fn drain_over(&self) {
+        // The sender lives as long as the app, so that this ends by the value alone.
+        let _ = self.drain_over.subscribe().wait_for(|over| *over).await;
     }
 
     /// Requests that have been accepted and not yet ended.

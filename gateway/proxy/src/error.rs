@@ -4,8 +4,8 @@
 //! message (for the caller) and a private one (for the log). Must not know: sessions, sockets.
 
 use http::StatusCode;
-use pitot_measure::{Deadline, Ending, RefusalReason, UpstreamFailure};
-use serde_json::json;
+use pitot_measure::{Deadline, Ending, Endpoint, RefusalReason, UpstreamFailure};
+use serde_json::{Value, json};
 
 /// Why a request does not get the upstream's own answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum Failure {
     Deadline(Deadline),
     /// The upstream could not be reached or did not end well; the text is for the log.
     Upstream(UpstreamFailure, String),
+    /// The time for finishing running requests was over, or a second signal came.
+    DrainOver,
 }
 
 /// An error as the caller gets it.
@@ -24,6 +26,8 @@ pub struct Reply {
     pub status: StatusCode,
     /// Seconds for `Retry-After`.
     pub retry_after: Option<u32>,
+    /// Methods for `Allow`.
+    pub allow: Option<&'static str>,
     pub body: String,
 }
 
@@ -34,6 +38,7 @@ impl Failure {
             Failure::Refused(reason, _) => Ending::Refused(*reason),
             Failure::Deadline(deadline) => Ending::Deadline(*deadline),
             Failure::Upstream(failure, _) => Ending::UpstreamFailed(*failure),
+            Failure::DrainOver => Ending::DrainOver,
         }
     }
 
@@ -43,6 +48,7 @@ impl Failure {
             Failure::Refused(_, message) => message.clone(),
             Failure::Deadline(deadline) => format!("the {} deadline passed", deadline_name(*deadline)),
             Failure::Upstream(_, message) => message.clone(),
+            Failure::DrainOver => "the gateway ended before the request had".to_owned(),
         }
     }
 
@@ -62,6 +68,7 @@ impl Failure {
                 UpstreamFailure::Reset | UpstreamFailure::Truncated | UpstreamFailure::Protocol,
                 _,
             ) => "the inference engine ended the connection before its answer was complete".to_owned(),
+            Failure::DrainOver => "the gateway is shutting down and could not wait any longer".to_owned(),
         }
     }
 
@@ -74,34 +81,92 @@ impl Failure {
                 UpstreamFailure::Reset | UpstreamFailure::Truncated | UpstreamFailure::Protocol,
                 _,
             ) => StatusCode::BAD_GATEWAY,
+            Failure::DrainOver => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// A word for programs, which does not change with the message.
+    fn code(&self) -> &'static str {
+        match self {
+            Failure::Refused(reason, _) => match reason {
+                RefusalReason::BadRequest => "bad_request",
+                RefusalReason::Unauthorized => "unauthorized",
+                RefusalReason::UnknownPath => "unknown_path",
+                RefusalReason::MethodNotAllowed => "method_not_allowed",
+                RefusalReason::TooLarge => "too_large",
+                RefusalReason::TooManyRequests => "too_many_requests",
+                RefusalReason::Draining => "draining",
+                RefusalReason::UpstreamUnreachable => "upstream_unreachable",
+            },
+            Failure::Deadline(Deadline::Connect) => "deadline_connect",
+            Failure::Deadline(Deadline::FirstToken) => "deadline_first_token",
+            Failure::Deadline(Deadline::Idle) => "deadline_idle",
+            Failure::Deadline(Deadline::Total) => "deadline_total",
+            Failure::Upstream(UpstreamFailure::Unreachable, _) => "upstream_unreachable",
+            Failure::Upstream(UpstreamFailure::Reset, _) => "upstream_reset",
+            Failure::Upstream(UpstreamFailure::Truncated, _) => "upstream_truncated",
+            Failure::Upstream(UpstreamFailure::Protocol, _) => "upstream_protocol",
+            Failure::DrainOver => "drained_cut",
         }
     }
 
     /// The whole answer, before any byte of a reply has gone out.
-    pub fn reply(&self) -> Reply {
+    pub fn reply(&self, endpoint: Endpoint) -> Reply {
         let status = self.status();
         let retry_after = match status {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Some(1),
             _ => None,
         };
-        Reply { status, retry_after, body: self.body(status) }
+        let allow = match self {
+            Failure::Refused(RefusalReason::MethodNotAllowed, _) => Some("POST"),
+            Failure::Refused(..) | Failure::Deadline(_) | Failure::Upstream(..) | Failure::DrainOver => None,
+        };
+        Reply { status, retry_after, allow, body: self.body(endpoint).to_string() }
     }
 
-    /// The event that tells a caller whose stream has begun. No `[DONE]` follows it: the stream did not end well.
-    pub fn event(&self) -> String {
-        format!("data: {}\n\n", self.body(self.status()))
-    }
-
-    fn body(&self, status: StatusCode) -> String {
-        json!({
-            "error": {
-                "message": self.public_message(),
-                "type": type_of(status),
-                "param": null,
-                "code": status.as_u16(),
+    /// The event that tells a caller whose stream has begun. Nothing that ends the protocol follows it: the stream
+    /// did not end well.
+    pub fn event(&self, endpoint: Endpoint) -> String {
+        match endpoint {
+            Endpoint::Messages => format!("event: error\ndata: {}\n\n", self.body(endpoint)),
+            Endpoint::Responses => {
+                // The format's own event has its words at the top; clients that look for `error` find that too.
+                let event = json!({
+                    "type": "error",
+                    "code": self.code(),
+                    "message": self.public_message(),
+                    "param": null,
+                    "error": self.body(endpoint)["error"],
+                });
+                format!("event: error\ndata: {event}\n\n")
             }
-        })
-        .to_string()
+            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => {
+                format!("data: {}\n\n", self.body(endpoint))
+            }
+        }
+    }
+
+    /// The error in the words of the caller's wire format.
+    fn body(&self, endpoint: Endpoint) -> Value {
+        let status = self.status();
+        match endpoint {
+            Endpoint::Messages => json!({
+                "type": "error",
+                "error": {"type": anthropic_type_of(status), "message": self.public_message()},
+            }),
+            Endpoint::ChatCompletions
+            | Endpoint::Completions
+            | Endpoint::Responses
+            | Endpoint::Embeddings
+            | Endpoint::Other => json!({
+                "error": {
+                    "message": self.public_message(),
+                    "type": type_of(status),
+                    "param": null,
+                    "code": self.code(),
+                }
+            }),
+        }
     }
 }
 
@@ -129,6 +194,20 @@ fn type_of(status: StatusCode) -> &'static str {
     }
 }
 
+/// The words of the Messages format (Anthropic API, "Errors").
+fn anthropic_type_of(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        400 | 405 => "invalid_request_error",
+        401 => "authentication_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        504 => "timeout_error",
+        _ => "api_error",
+    }
+}
+
 fn deadline_name(deadline: Deadline) -> &'static str {
     match deadline {
         Deadline::Connect => "connect",
@@ -142,47 +221,67 @@ fn deadline_name(deadline: Deadline) -> &'static str {
 mod tests {
     use super::*;
 
+    const CHAT: Endpoint = Endpoint::ChatCompletions;
+
     #[track_caller]
-    fn check(failure: Failure, status: u16, kind: &str, retry: bool) {
-        let reply = failure.reply();
-        let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
+    fn check(failure: Failure, status: u16, kind: &str, code: &str, retry: bool) {
+        let reply = failure.reply(CHAT);
+        let body: Value = serde_json::from_str(&reply.body).unwrap();
         assert_eq!(reply.status.as_u16(), status);
-        assert_eq!(body["error"]["code"], status);
+        assert_eq!(body["error"]["code"], code);
         assert_eq!(body["error"]["type"], kind);
         assert!(body["error"]["message"].as_str().is_some_and(|message| !message.is_empty()));
         assert_eq!(reply.retry_after.is_some(), retry);
+        assert_eq!(reply.allow.is_some(), status == 405);
     }
 
     #[test]
     fn each_failure_has_its_status_and_type() {
         let refused = |reason| Failure::Refused(reason, "why".into());
-        check(refused(RefusalReason::BadRequest), 400, "invalid_request_error", false);
-        check(refused(RefusalReason::UnknownPath), 404, "not_found_error", false);
-        check(refused(RefusalReason::TooLarge), 413, "invalid_request_error", false);
-        check(refused(RefusalReason::TooManyRequests), 429, "rate_limit_error", true);
-        check(refused(RefusalReason::Draining), 503, "service_unavailable_error", true);
-        check(Failure::Deadline(Deadline::FirstToken), 504, "timeout_error", false);
+        check(refused(RefusalReason::BadRequest), 400, "invalid_request_error", "bad_request", false);
+        check(refused(RefusalReason::UnknownPath), 404, "not_found_error", "unknown_path", false);
+        check(refused(RefusalReason::TooLarge), 413, "invalid_request_error", "too_large", false);
+        check(refused(RefusalReason::TooManyRequests), 429, "rate_limit_error", "too_many_requests", true);
+        check(refused(RefusalReason::Draining), 503, "service_unavailable_error", "draining", true);
+        check(Failure::Deadline(Deadline::FirstToken), 504, "timeout_error", "deadline_first_token", false);
         check(
             Failure::Upstream(UpstreamFailure::Unreachable, "refused".into()),
             503,
             "service_unavailable_error",
+            "upstream_unreachable",
             true,
         );
-        check(Failure::Upstream(UpstreamFailure::Reset, "reset".into()), 502, "upstream_error", false);
+        let reset = Failure::Upstream(UpstreamFailure::Reset, "reset".into());
+        check(reset, 502, "upstream_error", "upstream_reset", false);
+        check(
+            refused(RefusalReason::MethodNotAllowed),
+            405,
+            "invalid_request_error",
+            "method_not_allowed",
+            false,
+        );
+        check(Failure::DrainOver, 503, "service_unavailable_error", "drained_cut", true);
     }
 
     #[test]
     fn an_event_never_ends_the_protocol() {
-        let event = Failure::Deadline(Deadline::Idle).event();
-        assert!(
-            event.starts_with("data: {\"error\":") && event.ends_with("}\n\n") && !event.contains("[DONE]")
-        );
+        let event = |endpoint| Failure::Deadline(Deadline::Idle).event(endpoint);
+        let chat = event(CHAT);
+        assert!(chat.starts_with("data: {\"error\":") && chat.ends_with("}\n\n") && !chat.contains("[DONE]"));
+        for endpoint in [Endpoint::Responses, Endpoint::Messages] {
+            let event = event(endpoint);
+            let data = event.strip_prefix("event: error\ndata: ").unwrap();
+            let data: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(data["type"], "error");
+            assert_eq!(data["error"]["type"], "timeout_error");
+            assert!(!event.contains("completed") && !event.contains("message_stop"));
+        }
     }
 
     #[test]
     fn the_private_message_stays_private() {
         let failure = Failure::Upstream(UpstreamFailure::Reset, "/secret/engine.sock".into());
-        assert!(!failure.reply().body.contains("secret"));
+        assert!(!failure.reply(CHAT).body.contains("secret"));
         assert!(failure.private_message().contains("secret"));
     }
 }

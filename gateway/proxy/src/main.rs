@@ -6,6 +6,7 @@
 mod admin;
 mod app;
 mod arguments;
+mod assemble;
 mod clock;
 mod commands;
 mod decide;
@@ -13,6 +14,7 @@ mod emit;
 mod engine_link;
 mod error;
 mod forward;
+mod keys;
 mod ready;
 mod request;
 mod rewrite;

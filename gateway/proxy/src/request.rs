@@ -3,9 +3,11 @@
 //! Apart so that everything behind it works on a type that cannot be wrong. Keeps the places of the few values
 //! that a rewrite may touch; the bytes themselves are never re-serialised. Must not know: upstreams, replies.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
-use pitot_measure::Endpoint;
+use pitot_measure::{Echo, Endpoint};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -19,12 +21,31 @@ pub struct Request {
     pub endpoint: Endpoint,
     /// The model that the caller named; empty where the endpoint has none.
     pub model: String,
-    pub stream: bool,
+    pub stream: StreamWish,
     /// Choices asked for (`n`); null and absent are 1.
     pub choices: u32,
     /// Prompts in a completions request; a list of one is one.
     pub prompts: u32,
+    /// What of the prompts the reply will repeat.
+    pub echo: Echo,
     pub usage: UsageWish,
+}
+
+/// A change to the body at one place: what stands there gives way to the text. Offsets are bytes into the body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edit {
+    pub place: Range<usize>,
+    pub text: String,
+}
+
+/// Whether the caller wants a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamWish {
+    Wanted,
+    /// Not wanted; the edit that asks for one all the same.
+    NotWanted(Edit),
+    /// Not wanted, or said in a way that is the upstream's to refuse, and not to be changed.
+    Untouchable,
 }
 
 /// What the caller said about usage in a stream, and where.
@@ -33,20 +54,15 @@ pub enum UsageWish {
     /// `include_usage: true`.
     Wanted,
     /// Not wanted; the edit that asks for it all the same.
-    NotWanted(UsageEdit),
+    NotWanted(Edit),
+    /// The wire format has no such question.
+    Unasked,
 }
 
-/// The one place at which the body must be changed to ask for usage. Offsets are bytes into the body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UsageEdit {
-    /// `include_usage` stands there as something else than true: put true in its place.
-    Value(Range<usize>),
-    /// `stream_options` is an object without it: add the key behind the opening brace.
-    Key { behind: usize, object_is_empty: bool },
-    /// `stream_options` is null: put an object in its place.
-    Options(Range<usize>),
-    /// No `stream_options`: add it behind the body's opening brace.
-    Member { behind: usize, object_is_empty: bool },
+impl Request {
+    pub fn streams(&self) -> bool {
+        self.stream == StreamWish::Wanted
+    }
 }
 
 /// Why a body could not be taken. The message is for the caller.
@@ -66,6 +82,8 @@ pub fn endpoint_of(method: &http::Method, path: &str) -> Endpoint {
     match path {
         "/v1/chat/completions" => Endpoint::ChatCompletions,
         "/v1/completions" => Endpoint::Completions,
+        "/v1/responses" => Endpoint::Responses,
+        "/v1/messages" => Endpoint::Messages,
         "/v1/embeddings" => Endpoint::Embeddings,
         _ => Endpoint::Other,
     }
@@ -83,6 +101,8 @@ struct Body<'a> {
     n: Option<&'a RawValue>,
     #[serde(borrow, default)]
     prompt: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    echo: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -108,25 +128,48 @@ pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Request, RequestError> {
         return Err(RequestError::NotObject);
     };
     let of = |raw: Option<&RawValue>| raw.map(RawValue::get).unwrap_or("null").to_owned();
+    let echo = endpoint == Endpoint::Completions && of(parsed.echo) == "true";
     Ok(Request {
         endpoint,
         model: serde_json::from_str::<Option<String>>(&of(parsed.model)).ok().flatten().unwrap_or_default(),
-        stream: of(parsed.stream) == "true",
+        stream: stream_wish(text, open, parsed.stream),
         choices: serde_json::from_str::<Option<u32>>(&of(parsed.n)).ok().flatten().unwrap_or(1),
         prompts: parsed.prompt.map_or(1, prompts),
-        usage: usage_wish(text, open, parsed.stream_options)?,
+        echo: if echo { Echo::Prompts(prompt_bytes(parsed.prompt)) } else { Echo::Nothing },
+        usage: match endpoint {
+            Endpoint::ChatCompletions | Endpoint::Completions => {
+                usage_wish(text, open, parsed.stream_options)?
+            }
+            Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => {
+                UsageWish::Unasked
+            }
+        },
     })
 }
 
-/// A request to an endpoint whose body the gateway does not read.
+/// A request to an endpoint whose body the gateway does not read, or not yet.
 pub fn opaque(endpoint: Endpoint) -> Request {
     Request {
         endpoint,
         model: String::new(),
-        stream: false,
+        stream: StreamWish::Untouchable,
         choices: 1,
         prompts: 1,
-        usage: UsageWish::Wanted,
+        echo: Echo::Nothing,
+        usage: UsageWish::Unasked,
+    }
+}
+
+/// Length of the text of each prompt that a reply with `echo` repeats.
+fn prompt_bytes(raw: Option<&RawValue>) -> Vec<Option<u64>> {
+    let length =
+        |raw: &RawValue| serde_json::from_str::<String>(raw.get()).ok().map(|text| text.len() as u64);
+    let Some(raw) = raw else { return vec![Some(0)] };
+    match serde_json::from_str::<Vec<&RawValue>>(raw.get()) {
+        Ok(items) if items.first().is_some_and(|item| item.get().starts_with(['"', '['])) => {
+            items.into_iter().map(length).collect()
+        }
+        Ok(_) | Err(_) => vec![length(raw)],
     }
 }
 
@@ -139,12 +182,33 @@ fn prompts(raw: &RawValue) -> u32 {
     if nested { u32::try_from(items.len()).unwrap_or(u32::MAX) } else { 1 }
 }
 
+fn stream_wish(text: &str, open: usize, stream: Option<&RawValue>) -> StreamWish {
+    let instead = |place| StreamWish::NotWanted(Edit { place, text: "true".to_owned() });
+    match stream {
+        Some(value) if value.get() == "true" => StreamWish::Wanted,
+        Some(value) if value.get() == "false" => instead(place_of(text, value)),
+        Some(_) => StreamWish::Untouchable,
+        None => match null_place(text, "stream") {
+            Some(place) => instead(place),
+            // A request without any member is one to be refused, not to be answered in a stream.
+            None if is_empty_object(&text[open..]) => StreamWish::Untouchable,
+            None => {
+                StreamWish::NotWanted(Edit { place: open + 1..open + 1, text: "\"stream\":true,".to_owned() })
+            }
+        },
+    }
+}
+
 fn usage_wish(text: &str, open: usize, options: Option<&RawValue>) -> Result<UsageWish, RequestError> {
+    let inserted = |behind: usize, member: &str, object: &str| Edit {
+        place: behind..behind,
+        text: if is_empty_object(object) { member.to_owned() } else { format!("{member},") },
+    };
     let Some(options) = options else {
         // serde reads an explicit null as absent too, so look whether the key stands there.
-        return Ok(UsageWish::NotWanted(match null_options(text) {
-            Some(place) => UsageEdit::Options(place),
-            None => UsageEdit::Member { behind: open + 1, object_is_empty: is_empty_object(&text[open..]) },
+        return Ok(UsageWish::NotWanted(match null_place(text, "stream_options") {
+            Some(place) => Edit { place, text: r#"{"include_usage":true}"#.to_owned() },
+            None => inserted(open + 1, r#""stream_options":{"include_usage":true}"#, &text[open..]),
         }));
     };
     let place = place_of(text, options);
@@ -153,47 +217,22 @@ fn usage_wish(text: &str, open: usize, options: Option<&RawValue>) -> Result<Usa
         // Not an object: the upstream will refuse it, in its own words.
         return Ok(UsageWish::Wanted);
     };
+    let instead = |place| UsageWish::NotWanted(Edit { place, text: "true".to_owned() });
     Ok(match inner.include_usage {
-        Some(value) if value.get() == "false" => {
-            UsageWish::NotWanted(UsageEdit::Value(place_of(text, value)))
-        }
+        Some(value) if value.get() == "false" => instead(place_of(text, value)),
         // True is wanted, and what is neither is the upstream's to refuse.
         Some(_) => UsageWish::Wanted,
-        None => match null_usage(text, &place) {
-            Some(value) => UsageWish::NotWanted(UsageEdit::Value(value)),
-            None => UsageWish::NotWanted(UsageEdit::Key {
-                behind: place.start + 1,
-                object_is_empty: is_empty_object(&text[place]),
-            }),
+        None => match null_place(&text[place.clone()], "include_usage") {
+            Some(within) => instead(place.start + within.start..place.start + within.end),
+            None => UsageWish::NotWanted(inserted(place.start + 1, r#""include_usage":true"#, &text[place])),
         },
     })
 }
 
-#[derive(Deserialize)]
-struct AnyOptions<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    stream_options: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct AnyUsage<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    include_usage: Option<&'a RawValue>,
-}
-
-/// Unlike serde's own rule for options, keeps an explicit null as a value.
-fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
-    <&RawValue>::deserialize(from).map(Some)
-}
-
-fn null_options(text: &str) -> Option<Range<usize>> {
-    let options = serde_json::from_str::<AnyOptions<'_>>(text).ok()?.stream_options?;
-    Some(place_of(text, options))
-}
-
-fn null_usage(text: &str, options: &Range<usize>) -> Option<Range<usize>> {
-    let value = serde_json::from_str::<AnyUsage<'_>>(&text[options.clone()]).ok()?.include_usage?;
-    Some(place_of(text, value))
+/// Where the value of a member of this name stands, also if it is null.
+fn null_place(object: &str, name: &str) -> Option<Range<usize>> {
+    let members = serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(object).ok()?;
+    members.get(name).map(|value| place_of(object, value))
 }
 
 /// Where a borrowed value stands in the text that it was parsed from.
@@ -213,7 +252,11 @@ mod tests {
     #[track_caller]
     fn check(body: &str, stream: bool, choices: u32, prompts: u32) {
         let request = parse(Endpoint::Completions, body.as_bytes()).unwrap();
-        assert_eq!((request.stream, request.choices, request.prompts), (stream, choices, prompts), "{body}");
+        assert_eq!(
+            (request.streams(), request.choices, request.prompts),
+            (stream, choices, prompts),
+            "{body}"
+        );
     }
 
     #[test]
@@ -223,6 +266,37 @@ mod tests {
         check(r#"{"n":3,"prompt":["a","b"]}"#, false, 3, 2);
         check(r#"{"prompt":[1,2,3]}"#, false, 1, 1);
         check(r#"{"prompt":[[1],[2,3]]}"#, false, 1, 2);
+    }
+
+    #[track_caller]
+    fn check_streamed(body: &str, expected: Option<&str>) {
+        let request = parse(Endpoint::ChatCompletions, body.as_bytes()).unwrap();
+        let edited = match request.stream {
+            StreamWish::Wanted | StreamWish::Untouchable => None,
+            StreamWish::NotWanted(Edit { place, text }) => {
+                Some([&body[..place.start], &text, &body[place.end..]].concat())
+            }
+        };
+        assert_eq!(edited.as_deref(), expected, "{body}");
+    }
+
+    #[test]
+    fn asking_for_a_stream_changes_one_place() {
+        check_streamed(r#"{"model":"m"}"#, Some(r#"{"stream":true,"model":"m"}"#));
+        check_streamed(r#"{"a":1, "stream" : false }"#, Some(r#"{"a":1, "stream" : true }"#));
+        check_streamed(r#"{"stream":null,"a":"stream"}"#, Some(r#"{"stream":true,"a":"stream"}"#));
+        for other in [r#"{"stream":true}"#, r#"{"stream":"no"}"#, "{}"] {
+            check_streamed(other, None);
+        }
+    }
+
+    #[test]
+    fn an_echo_is_as_long_as_its_prompts() {
+        let echo = |body: &str| parse(Endpoint::Completions, body.as_bytes()).unwrap().echo;
+        assert_eq!(echo(r#"{"prompt":"a"}"#), Echo::Nothing);
+        assert_eq!(echo(r#"{"prompt":"\u00e9\n","echo":true}"#), Echo::Prompts(vec![Some(3)]));
+        assert_eq!(echo(r#"{"prompt":["ab",[1,2]],"echo":true}"#), Echo::Prompts(vec![Some(2), None]));
+        assert_eq!(echo(r#"{"prompt":[1,2],"echo":true}"#), Echo::Prompts(vec![None]));
     }
 
     #[test]

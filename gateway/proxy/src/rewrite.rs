@@ -10,62 +10,84 @@ use pitot_measure::sse;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::request::UsageEdit;
+use crate::request::Edit;
 
-/// Most of an unfinished frame that is held back to learn whether it is the usage chunk. A usage chunk is well
-/// under 4 KiB; a longer frame is something else and passes on.
-const HELD_BYTES_MAX: usize = 64 * 1024;
-
-/// Gives the body with usage asked for.
-pub fn ask_for_usage(body: &[u8], edit: &UsageEdit) -> Bytes {
-    let (place, text) = match edit {
-        UsageEdit::Value(place) => (place.clone(), "true".to_owned()),
-        UsageEdit::Options(place) => (place.clone(), r#"{"include_usage":true}"#.to_owned()),
-        UsageEdit::Key { behind, object_is_empty } => {
-            (*behind..*behind, member(r#""include_usage":true"#, *object_is_empty))
-        }
-        UsageEdit::Member { behind, object_is_empty } => {
-            (*behind..*behind, member(r#""stream_options":{"include_usage":true}"#, *object_is_empty))
-        }
-    };
-    let mut edited = BytesMut::with_capacity(body.len() + text.len());
-    edited.extend_from_slice(&body[..place.start]);
-    edited.extend_from_slice(text.as_bytes());
-    edited.extend_from_slice(&body[place.end..]);
-    edited.freeze()
+/// Gives the body with the edits made, which must not overlap.
+pub fn edited(body: &[u8], edits: &[&Edit]) -> Bytes {
+    let mut edits = edits.to_vec();
+    edits.sort_by_key(|edit| edit.place.start);
+    let added: usize = edits.iter().map(|edit| edit.text.len()).sum();
+    let mut out = BytesMut::with_capacity(body.len() + added);
+    let mut copied = 0;
+    for edit in edits {
+        out.extend_from_slice(&body[copied..edit.place.start]);
+        out.extend_from_slice(edit.text.as_bytes());
+        copied = edit.place.end;
+    }
+    out.extend_from_slice(&body[copied..]);
+    out.freeze()
 }
 
-fn member(text: &str, object_is_empty: bool) -> String {
-    if object_is_empty { text.to_owned() } else { format!("{text},") }
-}
-
-/// What is to happen to the usage chunk of a stream.
+/// What is changed in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageChunk {
-    /// The gateway asked for it, the caller did not: leave it out.
-    Cut,
-    /// The caller gets it, with the members that [`StreamRewriter::push`] is handed.
-    Splice,
+pub enum StreamEdit {
+    /// The gateway asked for the usage chunk, the caller did not: leave it out.
+    CutUsage,
+    /// The usage chunk gets members at its end.
+    SpliceUsage,
+    /// The response inside the event that ends a Responses stream gets members at its end.
+    SpliceResponse,
 }
+
+impl StreamEdit {
+    /// Most of an unfinished frame that is held back to learn whether it is the one to be edited.
+    fn held_bytes_max(self) -> usize {
+        match self {
+            // A usage chunk is well under 4 KiB; a longer frame is something else and passes on.
+            StreamEdit::CutUsage | StreamEdit::SpliceUsage => 64 * 1024,
+            // The event repeats the whole response.
+            StreamEdit::SpliceResponse => sse::FRAME_BYTES_MAX,
+        }
+    }
+
+    /// Words without which a frame is not the one.
+    fn mark(self) -> &'static [u8] {
+        match self {
+            StreamEdit::CutUsage | StreamEdit::SpliceUsage => b"\"usage\"",
+            StreamEdit::SpliceResponse => b"\"response\"",
+        }
+    }
+}
+
+/// The frame to be edited, as its bytes and as the JSON of its data.
+#[derive(Debug, Clone, Copy)]
+pub struct Edited<'a> {
+    pub frame: &'a [u8],
+    /// The object that gets the members.
+    pub object: &'a [u8],
+}
+
+/// Makes the text of the members that an edited frame gets, such as `"metrics":{…}`.
+pub type Members<'m> = &'m mut dyn FnMut(Edited<'_>) -> Option<String>;
 
 /// Edits a stream of server-sent events as it passes. Bytes come out in order, each at most once.
 #[derive(Debug)]
 pub struct StreamRewriter {
-    action: UsageChunk,
+    edit: StreamEdit,
     held: BytesMut,
     /// Inside a frame that grew past what is held back; it passes until it ends.
     passing: bool,
 }
 
 impl StreamRewriter {
-    pub fn new(action: UsageChunk) -> Self {
-        StreamRewriter { action, held: BytesMut::new(), passing: false }
+    pub fn new(edit: StreamEdit) -> Self {
+        StreamRewriter { edit, held: BytesMut::new(), passing: false }
     }
 
-    /// Takes what a read brought, gives what may go on. `members` makes the text to add to a usage chunk, such
-    /// as `"metrics":{…}`, given the chunk's JSON; it is called at most once per usage chunk.
-    pub fn push(&mut self, bytes: &Bytes, members: &mut dyn FnMut(&[u8]) -> Option<String>) -> Bytes {
-        if self.held.is_empty() && !self.passing && ends_frame(bytes) && !may_hold_usage(bytes) {
+    /// Takes what a read brought, gives what may go on. `members` is called at most once per edited frame.
+    pub fn push(&mut self, bytes: &Bytes, members: Members<'_>) -> Bytes {
+        let marked = |bytes: &[u8]| memmem::find(bytes, self.edit.mark()).is_some();
+        if self.held.is_empty() && !self.passing && ends_frame(bytes) && !marked(bytes) {
             return bytes.clone();
         }
         self.held.extend_from_slice(bytes);
@@ -79,7 +101,7 @@ impl StreamRewriter {
                 self.edit(&frame, &mut out, members);
             }
         }
-        if self.passing || self.held.len() > HELD_BYTES_MAX {
+        if self.passing || self.held.len() > self.edit.held_bytes_max() {
             self.passing = true;
             // The last three bytes stay: they may be the beginning of the blank line that ends the frame.
             let keep = self.held.len().min(3);
@@ -93,25 +115,48 @@ impl StreamRewriter {
         self.held.freeze()
     }
 
-    fn edit(&self, frame: &[u8], out: &mut BytesMut, members: &mut dyn FnMut(&[u8]) -> Option<String>) {
-        let usage_chunk = sse::data(frame).filter(|data| is_usage_chunk(data));
-        match (usage_chunk, self.action) {
-            (None, _) => out.extend_from_slice(frame),
-            (Some(_), UsageChunk::Cut) => {}
-            (Some(data), UsageChunk::Splice) => match members(&data) {
-                Some(text) => out.extend_from_slice(&splice_frame(frame, &text)),
-                None => out.extend_from_slice(frame),
-            },
-        }
+    fn edit(&self, frame: &[u8], out: &mut BytesMut, members: Members<'_>) {
+        let edited = match self.edit {
+            StreamEdit::CutUsage => usage_chunk(frame).map(|_| Vec::new()),
+            StreamEdit::SpliceUsage => usage_chunk(frame)
+                .and_then(|data| members(Edited { frame, object: &data }))
+                .and_then(|text| splice_object(frame, &text)),
+            StreamEdit::SpliceResponse => splice_response(frame, members),
+        };
+        out.extend_from_slice(edited.as_deref().unwrap_or(frame));
     }
+}
+
+/// The data of a frame that only carries usage.
+fn usage_chunk(frame: &[u8]) -> Option<std::borrow::Cow<'_, [u8]>> {
+    memmem::find(frame, b"\"usage\"")?;
+    sse::data(frame).filter(|data| is_usage_chunk(data))
+}
+
+#[derive(Deserialize)]
+struct ResponseEvent<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    response: &'a RawValue,
+}
+
+/// Puts the members into the response of the event that ends a Responses stream; None for any other frame.
+fn splice_response(frame: &[u8], members: Members<'_>) -> Option<Vec<u8>> {
+    let data = sse::data(frame)?;
+    let event: ResponseEvent<'_> = serde_json::from_slice(&data).ok()?;
+    if !matches!(event.kind, "response.completed" | "response.incomplete") {
+        return None;
+    }
+    let object = event.response.get().as_bytes();
+    // Found again in the frame, as it stands there: data of several lines is joined anew and is left alone.
+    let start = memmem::find(frame, object)?;
+    let spliced = splice_object(object, &members(Edited { frame, object })?)?;
+    Some([&frame[..start], &spliced, &frame[start + object.len()..]].concat())
 }
 
 fn ends_frame(bytes: &[u8]) -> bool {
     bytes.ends_with(b"\n\n") || bytes.ends_with(b"\r\n\r\n") || bytes.ends_with(b"\r\r")
-}
-
-fn may_hold_usage(bytes: &[u8]) -> bool {
-    memmem::find(bytes, b"\"usage\"").is_some()
 }
 
 #[derive(Deserialize)]
@@ -126,19 +171,11 @@ struct Chunk<'a> {
 
 /// Whether this is the chunk that only carries usage: no choices, a usage object.
 fn is_usage_chunk(data: &[u8]) -> bool {
-    if !may_hold_usage(data) {
-        return false;
-    }
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(text) else { return false };
     chunk.choices.is_some_and(|choices| choices.is_empty())
         && chunk.usage.is_some_and(|usage| usage.get().starts_with('{'))
         && chunk.error.is_none()
-}
-
-/// Adds members at the end of the JSON object in a frame of one data line.
-fn splice_frame(frame: &[u8], members: &str) -> Vec<u8> {
-    splice_object(frame, members).unwrap_or_else(|| frame.to_vec())
 }
 
 /// Adds members as the last ones of a JSON object, before its closing brace. None if there is no brace.
@@ -175,11 +212,11 @@ mod tests {
     #[track_caller]
     fn check_ask(body: &str, expected: Option<&str>) {
         let request = request::parse(Endpoint::ChatCompletions, body.as_bytes()).unwrap();
-        let edited = match &request.usage {
-            UsageWish::Wanted => None,
-            UsageWish::NotWanted(edit) => Some(ask_for_usage(body.as_bytes(), edit)),
+        let asked = match &request.usage {
+            UsageWish::Wanted | UsageWish::Unasked => None,
+            UsageWish::NotWanted(edit) => Some(edited(body.as_bytes(), &[edit])),
         };
-        assert_eq!(edited.as_deref().map(|b| std::str::from_utf8(b).unwrap()), expected, "{body}");
+        assert_eq!(asked.as_deref().map(|b| std::str::from_utf8(b).unwrap()), expected, "{body}");
     }
 
     #[test]
@@ -219,13 +256,13 @@ mod tests {
     const DONE: &str = "data: [DONE]\n\n";
 
     #[track_caller]
-    fn check_stream(action: UsageChunk, frames: &[&str], expected: &str) {
+    fn check_stream(action: StreamEdit, frames: &[&str], expected: &str) {
         let stream = frames.concat();
         for cut in 1..=stream.len() {
             let mut rewriter = StreamRewriter::new(action);
             let mut out = Vec::new();
             for piece in stream.as_bytes().chunks(cut) {
-                let mut members = |_: &[u8]| Some("\"metrics\":{\"a\":1}".to_owned());
+                let mut members = |_: Edited<'_>| Some("\"metrics\":{\"a\":1}".to_owned());
                 out.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(piece), &mut members));
             }
             out.extend_from_slice(&rewriter.finish());
@@ -235,9 +272,9 @@ mod tests {
 
     #[test]
     fn exactly_the_usage_chunk_is_cut() {
-        check_stream(UsageChunk::Cut, &[DELTA, USAGE, DONE], &[DELTA, DONE].concat());
+        check_stream(StreamEdit::CutUsage, &[DELTA, USAGE, DONE], &[DELTA, DONE].concat());
         check_stream(
-            UsageChunk::Cut,
+            StreamEdit::CutUsage,
             &[": ping\r\n\r\n", DELTA, "data: x"],
             &[": ping\r\n\r\n", DELTA, "data: x"].concat(),
         );
@@ -246,15 +283,26 @@ mod tests {
     #[test]
     fn members_go_into_the_usage_chunk_only() {
         let spliced = "data: {\"choices\":[],\"usage\":{\"total_tokens\":3},\"metrics\":{\"a\":1}}\n\n";
-        check_stream(UsageChunk::Splice, &[DELTA, USAGE, DONE], &[DELTA, spliced, DONE].concat());
+        check_stream(StreamEdit::SpliceUsage, &[DELTA, USAGE, DONE], &[DELTA, spliced, DONE].concat());
+    }
+
+    #[test]
+    fn members_go_into_the_response_of_the_last_event() {
+        let delta = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"x\"}\n\n";
+        let begun =
+            "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":1}}\n\n";
+        let ended = "event: response.completed\ndata: {\"response\": {\"a\":{}, \"b\" : 1 }, \"type\":\"response.completed\"}\n\n";
+        let spliced = ended.replace("\"b\" : 1 }", "\"b\" : 1 ,\"metrics\":{\"a\":1}}");
+        let expected = [begun, delta, &spliced].concat();
+        check_stream(StreamEdit::SpliceResponse, &[begun, delta, ended], &expected);
     }
 
     #[test]
     fn a_frame_too_long_to_hold_passes_unchanged() {
-        let long = format!("data: {{\"x\":\"{}\"}}\n\n", "y".repeat(3 * HELD_BYTES_MAX));
+        let long = format!("data: {{\"x\":\"{}\"}}\n\n", "y".repeat(3 * 64 * 1024));
         let stream = [long.as_str(), USAGE, DONE].concat();
         for cut in [1000, 65_536, 70_001, stream.len()] {
-            let mut rewriter = StreamRewriter::new(UsageChunk::Cut);
+            let mut rewriter = StreamRewriter::new(StreamEdit::CutUsage);
             let mut out = Vec::new();
             for piece in stream.as_bytes().chunks(cut) {
                 out.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(piece), &mut |_| None));

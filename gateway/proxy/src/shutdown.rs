@@ -18,6 +18,8 @@ use crate::supervise::Pace;
 
 /// How often the number of running requests is looked at while draining.
 const LOOK: Duration = Duration::from_millis(20);
+/// Longest wait for requests that were cut to tell their callers so.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Lets any part of the program ask for the end.
 #[derive(Debug, Clone, Default)]
@@ -49,14 +51,21 @@ impl Shutdown {
                 "finishing running requests; a second signal stops at once"
             );
         }
-        while app.in_flight() > 0 && Instant::now() < deadline {
+        let mut pace = Pace::Patient;
+        while app.in_flight() > 0 && Instant::now() < deadline && pace == Pace::Patient {
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
-                _ = terminate.recv() => return Ok(Pace::Hurried),
-                _ = interrupt.recv() => return Ok(Pace::Hurried),
+                _ = terminate.recv() => pace = Pace::Hurried,
+                _ = interrupt.recv() => pace = Pace::Hurried,
             }
         }
-        Ok(Pace::Patient)
+        // What still runs is told, and gets its record.
+        app.end_drain();
+        let last_look = Instant::now() + LAST_WORDS;
+        while app.in_flight() > 0 && Instant::now() < last_look {
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(pace)
     }
 }
 

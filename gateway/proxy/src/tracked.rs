@@ -19,6 +19,7 @@ pub struct Tracked {
     observer: Option<Observer>,
     client_request_id: Option<String>,
     client_status: Option<u16>,
+    request_read: At,
     _in_flight: InFlight,
 }
 
@@ -36,6 +37,7 @@ impl Tracked {
             watch,
             client_request_id,
             client_status: None,
+            request_read: At::default(),
             _in_flight: in_flight,
         }
     }
@@ -43,6 +45,18 @@ impl Tracked {
     /// Offset of the present instant.
     pub fn at(&self) -> At {
         self.watch.at()
+    }
+
+    /// What has become known of the request once its body was read. Nothing has been observed before.
+    pub fn know(&mut self, facts: RequestFacts) {
+        self.request_read = facts.last_request_byte;
+        self.observer = Some(Observer::new(facts, self.app.measure_options()));
+    }
+
+    /// Books the gateway's own work since then, on so many chunks.
+    pub fn worked(&mut self, since: At, chunks: u32) {
+        let at = self.at();
+        self.observe(at, Event::Worked { ns: at.0.saturating_sub(since.0), chunks });
     }
 
     pub fn observe(&mut self, at: At, event: Event<'_>) {
@@ -54,6 +68,11 @@ impl Tracked {
     /// The status that went out to the caller.
     pub fn answered(&mut self, status: u16) {
         self.client_status = Some(status);
+    }
+
+    /// Whether the event that ends the protocol has been read.
+    pub fn terminal_seen(&self) -> bool {
+        self.observer.as_ref().is_some_and(Observer::terminal_seen)
     }
 
     pub fn first_token_seen(&self) -> bool {
@@ -93,9 +112,20 @@ impl Tracked {
         }
     }
 
+    /// The time since the last byte of the request was read from the caller.
+    pub fn since_request_read(&self) -> At {
+        let read = self.request_read.0;
+        At(self.at().0.saturating_sub(read))
+    }
+
     /// What is known of the request while its reply is being passed on.
     pub fn so_far(&self) -> Option<SoFar> {
         self.observer.as_ref().map(Observer::so_far)
+    }
+
+    /// What will be known of the request once this frame, or this whole body, has been observed.
+    pub fn so_far_with(&self, at: At, frame: &[u8]) -> Option<SoFar> {
+        self.observer.as_ref().map(|observer| observer.so_far_with(at, frame))
     }
 
     /// Ends the request and hands its record to the sinks.
@@ -106,6 +136,7 @@ impl Tracked {
     fn end(&mut self, ending: Ending) {
         if let Some(observer) = self.observer.take() {
             let record = observer.finish(self.watch.at(), ending, self.client_status);
+            self.app.upstream.learn(&record);
             self.app.emitter.emit(self.watch.accepted_ns(), self.client_request_id.take(), record);
         }
     }

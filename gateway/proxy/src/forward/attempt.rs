@@ -6,12 +6,14 @@
 
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
+use memchr::memmem;
 use pingora::connectors::http::Connector;
-use pingora::http::ResponseHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType};
-use pitot_measure::{Deadline, Event, UpstreamFailure};
+use pitot_measure::{BodyKind, Deadline, Event, HEAD_FIELDS, UpstreamFailure, UsageAsked};
 use tokio::time::Instant;
 
 use super::downstream::{Caller, Waited};
@@ -24,6 +26,8 @@ const ATTEMPTS_MAX: usize = 4;
 /// A connection that was dead already says so at once; one that closes later may have lost a request in work,
 /// which must not be done twice.
 const REPLAY_WITHIN: Duration = Duration::from_millis(100);
+/// Most that is read of a 400 to learn whether it refuses to be asked for usage.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 /// Longest wait for the reply of an upstream that stopped reading the request.
 const EARLY_REPLY_WAIT: Duration = Duration::from_secs(1);
 
@@ -32,6 +36,16 @@ pub struct Answered {
     pub session: HttpSession<()>,
     peer: HttpPeer,
     head: ResponseHeader,
+    /// Whether this is the answer to the question for usage as it was prepared.
+    pub usage: UsageQuestion,
+}
+
+/// What became of the gateway's question for usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageQuestion {
+    AsPrepared,
+    /// The upstream refused it and was asked again without.
+    Withdrawn,
 }
 
 impl Answered {
@@ -46,6 +60,17 @@ impl Answered {
     pub fn content_type(&self) -> &str {
         let kind = self.head.headers.get(http::header::CONTENT_TYPE);
         kind.and_then(|kind| kind.to_str().ok()).unwrap_or("")
+    }
+
+    /// Puts another head in place of the one that came.
+    pub fn set_head(&mut self, head: ResponseHeader) {
+        self.head = head;
+    }
+
+    /// Says that the body is one JSON object and not the stream that was announced.
+    pub fn becomes_json(&mut self) -> Result<(), Box<Error>> {
+        self.head.remove_header(&http::header::CACHE_CONTROL);
+        self.head.insert_header(http::header::CONTENT_TYPE, "application/json")
     }
 
     pub fn into_parts(self) -> (HttpSession<()>, HttpPeer) {
@@ -75,17 +100,21 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// The next one to pass, given whether a token has come. The idle time starts now.
-    pub fn next(&self, first_token_seen: FirstToken) -> Option<(Instant, Deadline)> {
-        let nearer = match first_token_seen {
+    /// The next one to pass, given whether a token has come and since when the upstream has been waited for.
+    pub fn next(&self, first_token: FirstToken, waiting_since: Instant) -> Option<(Instant, Deadline)> {
+        let nearer = match first_token {
             FirstToken::Awaited => self.first_token.map(|at| (at, Deadline::FirstToken)),
-            FirstToken::Seen => self.idle.map(|idle| (Instant::now() + idle, Deadline::Idle)),
+            FirstToken::Seen => self.idle.map(|idle| (waiting_since + idle, Deadline::Idle)),
         };
-        let total = self.total.map(|at| (at, Deadline::Total));
-        match (nearer, total) {
+        match (nearer, self.total()) {
             (Some(nearer), Some(total)) => Some(if total.0 < nearer.0 { total } else { nearer }),
             (nearer, total) => nearer.or(total),
         }
+    }
+
+    /// The one that runs whatever is waited for.
+    pub fn total(&self) -> Option<(Instant, Deadline)> {
+        self.total.map(|at| (at, Deadline::Total))
     }
 }
 
@@ -108,27 +137,59 @@ impl Forwarder {
         }
     }
 
-    /// Sends the request and waits for the head of its reply.
+    /// Sends the request and waits for the head of its reply. Gives also what has been read of its body.
     pub(super) async fn exchange(
         &self,
         caller: &mut Caller<'_>,
         tracked: &mut Tracked,
         prepared: &Prepared,
+    ) -> Result<(Answered, Bytes), Stop> {
+        let asking = Outgoing { body: prepared.body.clone(), usage: UsageQuestion::AsPrepared };
+        let mut answered = self.attempt(caller, tracked, prepared, &asking).await?;
+        let Some(plain) = prepared.body_without_usage.as_ref().filter(|_| answered.status() == 400) else {
+            return Ok((answered, Bytes::new()));
+        };
+        let refusal = read_refusal(caller, tracked, prepared, &mut answered).await?;
+        if memmem::find(&refusal, b"stream_options").is_none() {
+            return Ok((answered, refusal));
+        }
+        self.release(answered).await;
+        tracked.observe(tracked.at(), Event::UsageAsked(UsageAsked::Not));
+        let plainly = Outgoing { body: plain.clone(), usage: UsageQuestion::Withdrawn };
+        let answered = self.attempt(caller, tracked, prepared, &plainly).await?;
+        if answered.status() != 400 {
+            self.app.upstream.refuses_usage();
+        }
+        Ok((answered, Bytes::new()))
+    }
+
+    /// Sends the request once, or again where the upstream cannot have seen it.
+    async fn attempt(
+        &self,
+        caller: &mut Caller<'_>,
+        tracked: &mut Tracked,
+        prepared: &Prepared,
+        outgoing: &Outgoing,
     ) -> Result<Answered, Stop> {
         let deadlines = prepared.deadlines;
         for attempt in 1..=ATTEMPTS_MAX {
             let peer = self.app.upstream.peer().await.map_err(unreachable)?;
             let connecting = connect(&self.connector, &peer);
-            let (mut session, reused) =
-                match caller.wait(connecting, deadlines.next(FirstToken::Awaited)).await {
-                    Waited::Done(connected) => connected.map_err(connect_failure)?,
-                    Waited::ClientLeft => return Err(Stop::ClientLeft),
-                    Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
-                };
+            let until = deadlines.next(FirstToken::Awaited, Instant::now());
+            let (mut session, reused) = match caller.wait(connecting, until).await {
+                Waited::Done(connected) => connected.map_err(connect_failure)?,
+                Waited::ClientLeft => return Err(Stop::ClientLeft),
+                Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
+            };
             tracked.observe(tracked.at(), Event::AttemptStarted);
             let began = Instant::now();
-            match ask(caller, tracked, prepared, &mut session, deadlines).await {
-                Ok(head) => return Ok(Answered { session, peer, head }),
+            let head = prepared.head_for(outgoing).map_err(broken)?;
+            match ask(caller, tracked, (head, outgoing.body.clone()), &mut session, deadlines).await {
+                Ok(head) => {
+                    let answered = Answered { session, peer, head, usage: outgoing.usage };
+                    observe_head(tracked, &answered);
+                    return Ok(answered);
+                }
                 Err(Unanswered::Closed(error))
                     if reused && attempt < ATTEMPTS_MAX && began.elapsed() < REPLAY_WITHIN =>
                 {
@@ -145,6 +206,59 @@ impl Forwarder {
     }
 }
 
+/// What one attempt sends.
+struct Outgoing {
+    body: Bytes,
+    usage: UsageQuestion,
+}
+
+impl Prepared {
+    fn head_for(&self, outgoing: &Outgoing) -> Result<RequestHeader, Box<Error>> {
+        let mut head = self.head.clone();
+        if head.headers.contains_key(http::header::CONTENT_LENGTH) {
+            head.insert_header(http::header::CONTENT_LENGTH, outgoing.body.len())?;
+        }
+        Ok(head)
+    }
+}
+
+fn observe_head(tracked: &mut Tracked, answered: &Answered) {
+    let (at, head) = (tracked.at(), answered.head());
+    let body = BodyKind::of(answered.content_type());
+    tracked.observe(at, Event::Head { status: head.status.as_u16(), body });
+    for name in HEAD_FIELDS {
+        if let Some(value) = head.headers.get(name).and_then(|value| value.to_str().ok()) {
+            tracked.observe(at, Event::HeadField { name, value });
+        }
+    }
+}
+
+/// Reads the body of a 400 to learn what was refused, up to a bound; the rest of a longer one stays unread.
+async fn read_refusal(
+    caller: &mut Caller<'_>,
+    tracked: &mut Tracked,
+    prepared: &Prepared,
+    answered: &mut Answered,
+) -> Result<Bytes, Stop> {
+    let until = prepared.deadlines.next(FirstToken::Awaited, Instant::now());
+    let mut refusal = BytesMut::new();
+    while refusal.len() < REFUSAL_BYTES_MAX {
+        match caller.wait(answered.session.read_response_body(), until).await {
+            Waited::Done(Ok(Some(chunk))) => {
+                tracked.observe(tracked.at(), Event::UpstreamBytes(&chunk));
+                refusal.extend_from_slice(&chunk);
+            }
+            Waited::Done(Ok(None)) => break,
+            Waited::Done(Err(error)) => {
+                return Err(Stop::Failed(Failure::Upstream(UpstreamFailure::Truncated, error.to_string())));
+            }
+            Waited::ClientLeft => return Err(Stop::ClientLeft),
+            Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
+        }
+    }
+    Ok(refusal.freeze())
+}
+
 async fn connect(connector: &Connector, peer: &HttpPeer) -> Result<(HttpSession<()>, bool), Box<Error>> {
     connector.get_http_session(peer).await
 }
@@ -152,12 +266,12 @@ async fn connect(connector: &Connector, peer: &HttpPeer) -> Result<(HttpSession<
 async fn ask(
     caller: &mut Caller<'_>,
     tracked: &mut Tracked,
-    prepared: &Prepared,
+    (head, body): (RequestHeader, Bytes),
     session: &mut HttpSession<()>,
     deadlines: Deadlines,
 ) -> Result<ResponseHeader, Unanswered> {
-    let until = deadlines.next(FirstToken::Awaited);
-    let sending = send(tracked, prepared, session);
+    let until = deadlines.next(FirstToken::Awaited, Instant::now());
+    let sending = send(tracked, head, body, session);
     let sent = match caller.wait(sending, until).await {
         Waited::Done(sent) => sent,
         Waited::ClientLeft => return Err(Unanswered::Stop(Stop::ClientLeft)),
@@ -199,18 +313,19 @@ async fn ask(
 /// upstream does can precede it.
 async fn send(
     tracked: &mut Tracked,
-    prepared: &Prepared,
+    head: RequestHeader,
+    body: Bytes,
     session: &mut HttpSession<()>,
 ) -> Result<(), Box<Error>> {
-    let head = Box::new(prepared.head.clone());
-    if prepared.body.is_empty() {
+    let head = Box::new(head);
+    if body.is_empty() {
         tracked.observe(tracked.at(), Event::RequestSent);
         session.write_request_header(head).await?;
         return session.finish_request_body().await;
     }
     session.write_request_header(head).await?;
     tracked.observe(tracked.at(), Event::RequestSent);
-    session.write_request_body(prepared.body.clone(), true).await
+    session.write_request_body(body, true).await
 }
 
 fn unanswered(error: Box<Error>) -> Unanswered {

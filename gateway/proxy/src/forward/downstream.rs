@@ -3,13 +3,15 @@
 //! Apart so that what pingora's session needs (keep-alive, chunking, draining) is said once. Must not know:
 //! upstreams, records.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::Version;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType, Result};
-use pitot_measure::{Deadline, RefusalReason};
+use pitot_measure::{Deadline, Endpoint, RefusalReason};
 use tokio::time::Instant;
 
 use super::{Stop, collect};
@@ -43,9 +45,18 @@ fn unreadable(error: &Error) -> Stop {
     }
 }
 
+/// Whether more of a body follows a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    More,
+    Last,
+}
+
 /// The caller's side.
 pub struct Caller<'s> {
     session: &'s mut ServerSession,
+    /// A write has begun and not returned. Left in the middle, nothing that follows it would be understood.
+    writing: bool,
 }
 
 impl<'s> Caller<'s> {
@@ -54,11 +65,19 @@ impl<'s> Caller<'s> {
         session.set_write_timeout(Some(WRITE_TIMEOUT));
         // A request sent ahead on the same connection is not a caller that left.
         session.set_pipelining_enabled(true);
-        Caller { session }
+        if session.req_header().version < Version::HTTP_11 {
+            // Such a caller knows no chunks: the end of the connection is the end of the body.
+            session.set_keepalive(None);
+        }
+        Caller { session, writing: false }
     }
 
     pub fn head(&self) -> &RequestHeader {
         self.session.req_header()
+    }
+
+    pub fn version(&self) -> Version {
+        self.session.req_header().version
     }
 
     /// The status that went out, if a head has been written.
@@ -90,45 +109,74 @@ impl<'s> Caller<'s> {
         what: impl Future<Output = T>,
         until: Option<(Instant, Deadline)>,
     ) -> Waited<T> {
-        let deadline = async {
-            match until {
-                Some((instant, deadline)) => {
-                    tokio::time::sleep_until(instant).await;
-                    deadline
-                }
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             done = what => Waited::Done(done),
             _ = self.session.read_body_or_idle(true) => Waited::ClientLeft,
-            deadline = deadline => Waited::Deadline(deadline),
+            deadline = Self::deadline(until) => Waited::Deadline(deadline),
         }
     }
 
     pub async fn write_head(&mut self, head: ResponseHeader) -> std::result::Result<(), Stop> {
-        self.session.write_response_header(Box::new(head)).await.map_err(|_| Stop::ClientLeft)
+        self.writing = true;
+        let written = self.session.write_response_header(Box::new(head)).await;
+        self.writing = false;
+        written.map_err(|_| Stop::ClientLeft)
     }
 
-    pub async fn write(&mut self, bytes: Bytes) -> std::result::Result<(), Stop> {
-        self.session.write_response_body(bytes, false).await.map_err(|_| Stop::ClientLeft)
+    /// Writes a part of the body. Dropped in the middle, the connection has to be given up.
+    pub async fn write(&mut self, bytes: Bytes, part: Part) -> std::result::Result<(), Stop> {
+        self.writing = true;
+        let written = self.session.write_response_body(bytes, part == Part::Last).await;
+        self.writing = false;
+        written.map_err(|_| Stop::ClientLeft)
     }
 
-    pub async fn write_last(&mut self, bytes: Bytes) -> std::result::Result<(), Stop> {
-        self.session.write_response_body(bytes, true).await.map_err(|_| Stop::ClientLeft)
+    /// Writes the rest of the body unless the deadline passes first, which gives the connection up.
+    pub async fn write_last(
+        &mut self,
+        bytes: Bytes,
+        until: Option<(Instant, Deadline)>,
+    ) -> std::result::Result<(), Stop> {
+        tokio::select! {
+            biased;
+            written = self.write(bytes, Part::Last) => written,
+            deadline = Self::deadline(until) => Err(Stop::Failed(Failure::Deadline(deadline))),
+        }
+    }
+
+    /// Waits for a deadline; for ever if there is none.
+    pub async fn deadline(until: Option<(Instant, Deadline)>) -> Deadline {
+        match until {
+            Some((instant, deadline)) => {
+                tokio::time::sleep_until(instant).await;
+                deadline
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends a body whose upstream broke off behind the event that ends the protocol: the caller has all of it.
+    pub async fn close_body(&mut self) -> Result<()> {
+        match self.writing {
+            true => self.abandon("the reply broke off"),
+            false => self.session.write_response_body(Bytes::new(), true).await,
+        }
     }
 
     /// Tells of a failure: by a whole reply if nothing has gone out yet, by an event in a stream of events, and
     /// in any other body by breaking it off.
-    pub async fn tell(&mut self, failure: &Failure, reply_id: &str) -> Result<()> {
+    pub async fn tell(&mut self, failure: &Failure, endpoint: Endpoint, reply_id: &str) -> Result<()> {
+        if self.writing {
+            return self.abandon("the caller took too long to read");
+        }
         let streaming = self.session.response_written().map(|head| {
             let kind = head.headers.get(http::header::CONTENT_TYPE);
             kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
         });
         match streaming {
             None => {
-                let reply = failure.reply();
+                let reply = failure.reply(endpoint);
                 let head = super::heads::error_head(&reply, reply_id)?;
                 if !self.session.is_body_done() {
                     self.session.set_keepalive(None);
@@ -137,7 +185,7 @@ impl<'s> Caller<'s> {
                 self.session.write_response_body(Bytes::from(reply.body), true).await?;
                 self.discard_body().await
             }
-            Some(true) => self.session.write_response_body(Bytes::from(failure.event()), true).await,
+            Some(true) => self.session.write_response_body(Bytes::from(failure.event(endpoint)), true).await,
             Some(false) => self.abandon("the reply broke off"),
         }
     }
@@ -170,4 +218,15 @@ impl<'s> Caller<'s> {
         let _ = tokio::time::timeout(REFUSED_BODY_TIME_MAX, discard).await;
         Ok(())
     }
+}
+
+/// Polls once.
+pub async fn ready<F: Future>(mut what: Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| {
+        std::task::Poll::Ready(match what.as_mut().poll(context) {
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
 }

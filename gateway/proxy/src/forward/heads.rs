@@ -3,6 +3,7 @@
 //! Apart so that the list of headers that end at a hop, and of those that the gateway adds, is in one place.
 //! Must not know: sessions.
 
+use http::Version;
 use http::header::{self, HeaderName};
 use pingora::Result;
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -61,7 +62,12 @@ pub enum Length {
 }
 
 /// The head for the caller.
-pub fn to_caller(from: &ResponseHeader, reply_id: &str, length: Length) -> Result<ResponseHeader> {
+pub fn to_caller(
+    from: &ResponseHeader,
+    reply_id: &str,
+    length: Length,
+    version: Version,
+) -> Result<ResponseHeader> {
     let mut head = ResponseHeader::build(from.status, Some(from.headers.len() + 2))?;
     let named = named_by_connection(from.headers.get_all(header::CONNECTION));
     for (name, value) in &from.headers {
@@ -79,6 +85,8 @@ pub fn to_caller(from: &ResponseHeader, reply_id: &str, length: Length) -> Resul
         Length::AsReceived if head.headers.contains_key(header::CONTENT_LENGTH) => {}
         // These have no body, and a 204 must not speak of one (RFC 9112, section 6.1).
         Length::AsReceived if matches!(from.status.as_u16(), 204 | 304) => {}
+        // Before HTTP/1.1 there are no chunks: the body ends with the connection.
+        Length::AsReceived | Length::Chunked if version < Version::HTTP_11 => {}
         Length::AsReceived | Length::Chunked => head.insert_header(header::TRANSFER_ENCODING, "chunked")?,
     }
     head.insert_header(REQUEST_ID, reply_id)?;
@@ -87,12 +95,15 @@ pub fn to_caller(from: &ResponseHeader, reply_id: &str, length: Length) -> Resul
 
 /// The head of an error of our own.
 pub fn error_head(reply: &Reply, reply_id: &str) -> Result<ResponseHeader> {
-    let mut head = ResponseHeader::build(reply.status, Some(4))?;
+    let mut head = ResponseHeader::build(reply.status, Some(5))?;
     head.insert_header(header::CONTENT_TYPE, "application/json")?;
     head.insert_header(header::CONTENT_LENGTH, reply.body.len())?;
     head.insert_header(REQUEST_ID, reply_id)?;
     if let Some(seconds) = reply.retry_after {
         head.insert_header(header::RETRY_AFTER, seconds)?;
+    }
+    if let Some(methods) = reply.allow {
+        head.insert_header(header::ALLOW, methods)?;
     }
     Ok(head)
 }
@@ -144,15 +155,16 @@ mod tests {
         let mut from = ResponseHeader::build(200, None).unwrap();
         from.insert_header("content-length", "5").unwrap();
         from.insert_header("transfer-encoding", "chunked").unwrap();
-        let check = |length, bytes: Option<&str>, chunked: bool| {
-            let head = to_caller(&from, "id", length).unwrap();
+        let check = |length, version, bytes: Option<&str>, chunked: bool| {
+            let head = to_caller(&from, "id", length, version).unwrap();
             let content_length =
                 head.headers.get("content-length").map(|value| value.to_str().unwrap().to_owned());
             assert_eq!(content_length.as_deref(), bytes);
             assert_eq!(head.headers.contains_key("transfer-encoding"), chunked);
         };
-        check(Length::AsReceived, Some("5"), false);
-        check(Length::Chunked, None, true);
-        check(Length::Known(9), Some("9"), false);
+        check(Length::AsReceived, Version::HTTP_11, Some("5"), false);
+        check(Length::Chunked, Version::HTTP_11, None, true);
+        check(Length::Chunked, Version::HTTP_10, None, false);
+        check(Length::Known(9), Version::HTTP_10, Some("9"), false);
     }
 }

@@ -4,6 +4,7 @@
 //! about, sent, and its reply passed on: bytes go to the caller first and to the observer after. Must not know:
 //! what a dialect looks like (the observer does), what the sinks do.
 
+mod assembled;
 mod attempt;
 mod downstream;
 mod heads;
@@ -18,16 +19,16 @@ use pingora::Result;
 use pingora::connectors::http::Connector;
 use pingora::protocols::http::ServerSession;
 use pitot_config::gateway::UsageSupport;
-use pitot_measure::{BodyKind, Ending, Endpoint, Event, RefusalReason, RequestFacts, UsageAsked};
+use pitot_measure::{At, BodyKind, Ending, Endpoint, Event, RefusalReason, RequestFacts, UsageAsked, Work};
 
 use crate::app::App;
 use crate::clock::Stopwatch;
 use crate::decide::{self, Decision, Head, Situation};
 use crate::error::Failure;
-use crate::request::{self, Request, UsageWish};
-use crate::rewrite::{self, UsageChunk};
+use crate::request::{self, Edit, Request, StreamWish, UsageWish};
+use crate::rewrite::{self, StreamEdit};
 use crate::tracked::Tracked;
-use attempt::{Answered, Deadlines};
+use attempt::{Answered, Deadlines, UsageQuestion};
 use downstream::Caller;
 
 /// Why the serving of a request stopped before its reply had passed.
@@ -52,10 +53,21 @@ struct Prepared {
     request: Request,
     head: pingora::http::RequestHeader,
     body: Bytes,
-    /// What becomes of the usage chunk of a stream; None to let everything pass.
-    usage_chunk: Option<UsageChunk>,
+    /// The body for an upstream that refuses to be asked for usage; None if the gateway did not ask.
+    body_without_usage: Option<Bytes>,
+    /// Whether the upstream is asked to stream.
+    upstream_stream: bool,
+    /// What is changed in a stream; None to let everything pass.
+    edit: Option<StreamEdit>,
     /// All attempts and the whole reply share them.
     deadlines: Deadlines,
+}
+
+impl Prepared {
+    /// Whether the caller gets one reply put together from a stream.
+    fn assembles(&self) -> bool {
+        self.upstream_stream && !self.request.streams()
+    }
 }
 
 impl Forwarder {
@@ -66,60 +78,121 @@ impl Forwarder {
     /// Serves one request to its end. An error means that the caller's connection must not be used again.
     pub async fn serve(&self, session: &mut ServerSession, watch: Stopwatch) -> Result<()> {
         let in_flight = self.app.enter();
+        let others = in_flight.others;
         let mut caller = Caller::new(session);
-        let decision = self.decide(&caller, in_flight.others);
-        let endpoint = match &decision {
-            Decision::Forward(endpoint) | Decision::Refuse(endpoint, _) => *endpoint,
-        };
         let ids = Ids::of(&caller);
-        let body = match decision {
-            Decision::Refuse(_, failure) => Err(Stop::Failed(failure)),
-            Decision::Forward(_) => caller.read_body(self.app.settings.limits.request_body_bytes).await,
+        let endpoint = request::endpoint_of(&caller.head().method, caller.head().uri.path());
+        let facts = self.facts(&caller, &ids, &request::opaque(endpoint));
+        let mut tracked = Tracked::new(&self.app, in_flight, watch, facts, ids.callers.clone());
+        let served = tokio::select! {
+            biased;
+            served = self.attend(&mut caller, &mut tracked, &ids, others) => served,
+            () = self.app.drain_over() => Err(Stop::Failed(Failure::DrainOver)),
         };
-        let last_byte = watch.at();
-        let parsed = body.and_then(|body| {
-            let request = self.parse(endpoint, &body)?;
-            Ok((request, body))
-        });
-        let (request, body) = match parsed {
-            Ok((request, body)) => (request, Ok(body)),
-            Err(stop) => (request::opaque(endpoint), Err(stop)),
+        self.end(caller, tracked, ids.reply(), endpoint, served).await
+    }
+
+    /// Reads the request, decides about it, and has it answered.
+    async fn attend(
+        &self,
+        caller: &mut Caller<'_>,
+        tracked: &mut Tracked,
+        ids: &Ids,
+        others: usize,
+    ) -> std::result::Result<(), Stop> {
+        let endpoint = match self.decide(caller, others) {
+            Decision::Refuse(_, failure) => return Err(Stop::Failed(failure)),
+            Decision::Forward(endpoint) => endpoint,
         };
-        let bytes = body.as_ref().map_or(0, Bytes::len);
-        let (usage, usage_chunk) = self.usage(&request);
-        let facts = RequestFacts {
+        let body = caller.read_body(self.app.settings.limits.request_body_bytes).await?;
+        let last_byte = tracked.at();
+        let request = self.parse(endpoint, &body);
+        let known = request.as_ref().map_or_else(|_| request::opaque(endpoint), Clone::clone);
+        let mut facts = self.facts(caller, ids, &known);
+        (facts.request_bytes, facts.last_request_byte) = (body.len() as u64, last_byte);
+        tracked.know(facts);
+        let prepared = self.prepare(caller, ids, request?, body)?;
+        let asked = self.usage(&prepared.request).0;
+        tracked.observe(tracked.at(), Event::UsageAsked(asked));
+        tracked.worked(last_byte, 0);
+        self.forward(caller, tracked, &prepared).await
+    }
+
+    fn facts(&self, caller: &Caller<'_>, ids: &Ids, request: &Request) -> RequestFacts {
+        RequestFacts {
             id: ids.own.clone(),
-            endpoint,
+            endpoint: request.endpoint,
             model: request.model.clone(),
             upstream: self.app.upstream.name.clone(),
-            stream: request.stream,
+            key_alias: self.app.keys.alias_of(&caller.head().headers),
+            stream: request.streams(),
+            upstream_stream: self.upstream_stream(request),
+            echo: request.echo.clone(),
             choices: request.choices,
             prompts: request.prompts,
-            usage,
-            request_bytes: bytes as u64,
-            last_request_byte: last_byte,
-        };
-        let mut tracked = Tracked::new(&self.app, in_flight, watch, facts, ids.callers.clone());
-        let served = match body {
-            Err(stop) => Err(stop),
-            Ok(body) => {
-                let body = if usage_chunk_asked(usage) { asked(&request, &body) } else { body };
-                let head = heads::to_upstream(caller.head(), &ids, &self.app.upstream.host(), body.len());
-                match head {
-                    Ok(head) => {
-                        let reply_id = ids.reply().to_owned();
-                        let (id, deadlines) = (ids.own.clone(), self.deadlines());
-                        let prepared = Prepared { id, reply_id, request, head, body, usage_chunk, deadlines };
-                        self.forward(&mut caller, &mut tracked, &prepared).await
-                    }
-                    Err(error) => {
-                        let message = format!("the request's head cannot be passed on: {error}");
-                        Err(Stop::Failed(Failure::Refused(RefusalReason::BadRequest, message)))
-                    }
-                }
+            usage: self.usage(request).0,
+            request_bytes: 0,
+            last_request_byte: At::default(),
+        }
+    }
+
+    /// Whether the upstream is asked to stream.
+    fn upstream_stream(&self, request: &Request) -> bool {
+        match &request.stream {
+            StreamWish::Wanted => true,
+            StreamWish::NotWanted(_) => {
+                self.app.settings.measure.stream_upstream && request.endpoint.work() == Work::Generating
             }
+            StreamWish::Untouchable => false,
+        }
+    }
+
+    /// Makes what goes to the upstream.
+    fn prepare(
+        &self,
+        caller: &Caller<'_>,
+        ids: &Ids,
+        request: Request,
+        body: Bytes,
+    ) -> std::result::Result<Prepared, Stop> {
+        let upstream_stream = self.upstream_stream(&request);
+        let (usage, edit) = self.usage(&request);
+        let stream = match &request.stream {
+            StreamWish::NotWanted(edit) if upstream_stream => Some(edit),
+            StreamWish::NotWanted(_) | StreamWish::Wanted | StreamWish::Untouchable => None,
         };
-        self.end(caller, tracked, ids.reply(), served).await
+        let asking = match (&request.usage, usage) {
+            (UsageWish::NotWanted(edit), UsageAsked::ByGateway | UsageAsked::Forced) => Some(edit),
+            (UsageWish::NotWanted(_), UsageAsked::ByClient | UsageAsked::Not) => None,
+            (UsageWish::Wanted | UsageWish::Unasked, _) => None,
+        };
+        let without: Vec<&Edit> = stream.into_iter().collect();
+        let with: Vec<&Edit> = stream.into_iter().chain(asking).collect();
+        let edited = |edits: &[&Edit]| match edits {
+            [] => body.clone(),
+            edits => rewrite::edited(&body, edits),
+        };
+        let body_without_usage = asking.is_some().then(|| edited(&without));
+        let body = edited(&with);
+        let head = heads::to_upstream(caller.head(), ids, &self.app.upstream.host(), body.len()).map_err(
+            |error| {
+                let message = format!("the request's head cannot be passed on: {error}");
+                Stop::Failed(Failure::Refused(RefusalReason::BadRequest, message))
+            },
+        )?;
+        let (id, reply_id) = (ids.own.clone(), ids.reply().to_owned());
+        let deadlines = self.deadlines();
+        Ok(Prepared {
+            id,
+            reply_id,
+            request,
+            head,
+            body,
+            body_without_usage,
+            upstream_stream,
+            edit,
+            deadlines,
+        })
     }
 
     fn decide(&self, caller: &Caller<'_>, others: usize) -> Decision {
@@ -143,31 +216,38 @@ impl Forwarder {
 
     fn parse(&self, endpoint: Endpoint, body: &[u8]) -> std::result::Result<Request, Stop> {
         match endpoint {
-            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Embeddings => {
-                request::parse(endpoint, body).map_err(|error| {
-                    Stop::Failed(Failure::Refused(RefusalReason::BadRequest, error.to_string()))
-                })
-            }
+            Endpoint::ChatCompletions
+            | Endpoint::Completions
+            | Endpoint::Responses
+            | Endpoint::Messages
+            | Endpoint::Embeddings => request::parse(endpoint, body).map_err(|error| {
+                Stop::Failed(Failure::Refused(RefusalReason::BadRequest, error.to_string()))
+            }),
             Endpoint::Other => Ok(request::opaque(endpoint)),
         }
     }
 
-    /// Who asked for usage, and what becomes of the chunk that carries it.
-    fn usage(&self, request: &Request) -> (UsageAsked, Option<UsageChunk>) {
-        let generating = matches!(request.endpoint, Endpoint::ChatCompletions | Endpoint::Completions);
-        let per_request = self.app.settings.metrics.per_request;
-        if !generating || !request.stream {
+    /// Who asks for usage, and what is changed in the stream.
+    fn usage(&self, request: &Request) -> (UsageAsked, Option<StreamEdit>) {
+        let metrics = &self.app.settings.metrics;
+        let streams = request.streams();
+        if request.endpoint == Endpoint::Responses && streams {
+            return (UsageAsked::Not, metrics.per_request.then_some(StreamEdit::SpliceResponse));
+        }
+        if !self.upstream_stream(request) {
             return (UsageAsked::Not, None);
         }
-        let splice = per_request.then_some(UsageChunk::Splice);
-        let supported = self.app.settings.upstream.usage == UsageSupport::StreamOptions;
+        let splice = metrics.per_request.then_some(StreamEdit::SpliceUsage);
+        let can_ask = match self.app.upstream.usage() {
+            UsageSupport::Auto | UsageSupport::StreamOptions => true,
+            UsageSupport::Always | UsageSupport::Never => false,
+        };
         match request.usage {
+            UsageWish::Unasked => (UsageAsked::Not, None),
             UsageWish::Wanted => (UsageAsked::ByClient, splice),
-            UsageWish::NotWanted(_) if !supported => (UsageAsked::Not, None),
-            UsageWish::NotWanted(_) if self.app.settings.metrics.force_include_usage => {
-                (UsageAsked::Forced, splice)
-            }
-            UsageWish::NotWanted(_) => (UsageAsked::ByGateway, Some(UsageChunk::Cut)),
+            UsageWish::NotWanted(_) if !can_ask => (UsageAsked::Not, None),
+            UsageWish::NotWanted(_) if metrics.force_include_usage => (UsageAsked::Forced, splice),
+            UsageWish::NotWanted(_) => (UsageAsked::ByGateway, Some(StreamEdit::CutUsage)),
         }
     }
 
@@ -177,20 +257,8 @@ impl Forwarder {
         tracked: &mut Tracked,
         prepared: &Prepared,
     ) -> std::result::Result<(), Stop> {
-        let mut answered = self.exchange(caller, tracked, prepared).await?;
-        let body = BodyKind::of(answered.content_type());
-        let status = answered.status();
-        let head_at = tracked.at();
-        tracked.observe(head_at, Event::Head { status: status.as_u16(), body });
-        let measured = matches!(prepared.request.endpoint, Endpoint::ChatCompletions | Endpoint::Completions);
-        // What is compressed against our asking cannot be read or added to, and passes as it is.
-        let plain = !answered.head().headers.contains_key(http::header::CONTENT_ENCODING);
-        let passed = if body == BodyKind::Json && measured && plain && status.is_success() {
-            self.pass_whole(caller, tracked, prepared, &mut answered).await
-        } else {
-            let action = prepared.usage_chunk.filter(|_| body == BodyKind::EventStream && plain);
-            self.pass_stream(caller, tracked, prepared, &mut answered, action, Bytes::new()).await
-        };
+        let (mut answered, first) = self.exchange(caller, tracked, prepared).await?;
+        let passed = self.pass_reply(caller, tracked, prepared, &mut answered, first).await;
         match &passed {
             Ok(()) => self.release(answered).await,
             Err(Stop::ClientLeft | Stop::Failed(_)) => {
@@ -200,6 +268,35 @@ impl Forwarder {
             }
         }
         passed
+    }
+
+    async fn pass_reply(
+        &self,
+        caller: &mut Caller<'_>,
+        tracked: &mut Tracked,
+        prepared: &Prepared,
+        answered: &mut Answered,
+        first: Bytes,
+    ) -> std::result::Result<(), Stop> {
+        let body = BodyKind::of(answered.content_type());
+        let measured = prepared.request.endpoint.work() == Work::Generating;
+        // What is compressed against our asking cannot be read or added to, and passes as it is.
+        let plain = !answered.head().headers.contains_key(http::header::CONTENT_ENCODING);
+        if !answered.status().is_success() || !measured || !plain {
+            return self.pass_stream(caller, tracked, prepared, answered, None, first).await;
+        }
+        match body {
+            BodyKind::Json => self.pass_whole(caller, tracked, prepared, answered).await,
+            BodyKind::EventStream if prepared.assembles() => {
+                self.pass_assembled(caller, tracked, prepared, answered).await
+            }
+            BodyKind::EventStream => {
+                // A question that was withdrawn has brought no chunk of ours.
+                let edit = prepared.edit.filter(|_| answered.usage == UsageQuestion::AsPrepared);
+                self.pass_stream(caller, tracked, prepared, answered, edit, first).await
+            }
+            BodyKind::Other => self.pass_stream(caller, tracked, prepared, answered, None, first).await,
+        }
     }
 
     async fn release(&self, answered: Answered) {
@@ -214,6 +311,7 @@ impl Forwarder {
         mut caller: Caller<'_>,
         mut tracked: Tracked,
         reply_id: &str,
+        endpoint: Endpoint,
         served: std::result::Result<(), Stop>,
     ) -> Result<()> {
         match served {
@@ -225,9 +323,16 @@ impl Forwarder {
                 tracked.finish(Ending::ClientLeft);
                 caller.abandon("the caller left")
             }
+            // The caller has the event that ends the protocol, so nothing is wrong from where it stands.
+            Err(Stop::Failed(failure)) if tracked.terminal_seen() && caller.status().is_some() => {
+                tracing::debug!(reason = %failure.private_message(), "a reply broke off behind its end");
+                let closed = caller.close_body().await;
+                tracked.finish(failure.ending());
+                closed
+            }
             Err(Stop::Failed(failure)) => {
                 tracing::debug!(reason = %failure.private_message(), "a request failed");
-                let told = caller.tell(&failure, reply_id).await;
+                let told = caller.tell(&failure, endpoint, reply_id).await;
                 if let Some(status) = caller.status() {
                     tracked.answered(status);
                 }
@@ -235,20 +340,6 @@ impl Forwarder {
                 told
             }
         }
-    }
-}
-
-fn usage_chunk_asked(usage: UsageAsked) -> bool {
-    match usage {
-        UsageAsked::ByGateway | UsageAsked::Forced => true,
-        UsageAsked::ByClient | UsageAsked::Not => false,
-    }
-}
-
-fn asked(request: &Request, body: &Bytes) -> Bytes {
-    match &request.usage {
-        UsageWish::Wanted => body.clone(),
-        UsageWish::NotWanted(edit) => rewrite::ask_for_usage(body, edit),
     }
 }
 

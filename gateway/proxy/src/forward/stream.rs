@@ -1,32 +1,31 @@
 //! Passing a reply on as it arrives.
 //!
-//! Apart because this is the hot path: each read is stamped, edited only if the caller's usage chunk is
-//! concerned, written, and only then observed. What has already been received when a read completes goes out in
-//! the same write, which halves the cost of a burst and delays nothing. Must not know: dialects.
+//! Apart because this is the hot path: each read is stamped when it completes, edited only if the caller's usage
+//! chunk is concerned, written, and only then observed. What has already been received when a read completes goes
+//! out in the same write, which halves the cost of a burst and delays nothing. While a write waits for a slow
+//! caller the upstream is read on, up to a bound, so that stamps stay those of the reads and deadlines keep
+//! running. Must not know: dialects.
+
+use std::pin::{Pin, pin};
 
 use bytes::{Bytes, BytesMut};
 use pingora::Error;
 use pingora::protocols::http::client::HttpSession;
-use pitot_measure::{Event, UpstreamFailure};
+use pitot_measure::{At, Event, UpstreamFailure};
+use tokio::time::Instant;
 
 use super::attempt::{Answered, FirstToken};
-use super::downstream::{Caller, Waited};
+use super::downstream::{Caller, Part, Waited, ready};
 use super::heads::{self, Length};
 use super::{Forwarder, Prepared, Stop};
 use crate::error::Failure;
-use crate::rewrite::{StreamRewriter, UsageChunk};
+use crate::rewrite::{Edited, StreamEdit, StreamRewriter};
 use crate::tracked::Tracked;
 
 /// Reads that may share a write. A bound, not a target: at a token's pace each read has its own.
 const READS_PER_WRITE_MAX: usize = 16;
 
-/// What one look at the upstream brought.
-struct Received {
-    bytes: Bytes,
-    then: Then,
-}
-
-/// What comes behind the bytes of a look.
+/// What comes behind the bytes that have been read.
 enum Then {
     More,
     End,
@@ -34,97 +33,206 @@ enum Then {
     Broken(Box<Error>),
 }
 
+/// The state of one passing.
+struct Pass {
+    rewriter: Option<StreamRewriter>,
+    /// Read and ready to be written.
+    outgoing: BytesMut,
+    /// A read that needed no edit and no company; saves the copy.
+    alone: Option<Bytes>,
+    /// Read, stamped and not yet observed.
+    unobserved: Vec<(At, Bytes)>,
+    /// Bytes of the upstream's body read so far.
+    upstream_bytes: u64,
+    then: Then,
+    /// When the end was read, until it has been observed.
+    ended_at: Option<At>,
+    /// Since when the upstream has been waited for.
+    waiting_since: Instant,
+    engine_joined: bool,
+    held_back: bool,
+}
+
 impl Forwarder {
-    /// Passes the reply on to its end. `first` is what has been read of the body already.
+    /// Passes the reply on to its end. `first` is what has been read, and observed, of the body already.
     pub(super) async fn pass_stream(
         &self,
         caller: &mut Caller<'_>,
         tracked: &mut Tracked,
         prepared: &Prepared,
         answered: &mut Answered,
-        action: Option<UsageChunk>,
+        edit: Option<StreamEdit>,
         first: Bytes,
     ) -> Result<(), Stop> {
-        let length = if action.is_some() { Length::Chunked } else { Length::AsReceived };
-        let head =
-            heads::to_caller(answered.head(), &prepared.reply_id, length).map_err(super::attempt::broken)?;
+        let length = if edit.is_some() { Length::Chunked } else { Length::AsReceived };
+        let head = heads::to_caller(answered.head(), &prepared.reply_id, length, caller.version())
+            .map_err(super::attempt::broken)?;
         tracked.answered(head.status.as_u16());
         caller.write_head(head).await?;
-        let mut pass = Pass {
-            rewriter: action.map(StreamRewriter::new),
-            upstream_bytes: first.len() as u64,
-            engine_joined: false,
-        };
-        if !first.is_empty() {
-            caller.write(first).await?;
-        }
-        let deadlines = prepared.deadlines;
-        loop {
-            let seen = if tracked.first_token_seen() { FirstToken::Seen } else { FirstToken::Awaited };
-            let received = match caller.wait(receive(&mut answered.session), deadlines.next(seen)).await {
-                Waited::Done(Ok(received)) => received,
-                Waited::Done(Err(error)) => return Err(self.broken_off(tracked, prepared, &mut pass, &error)),
-                Waited::ClientLeft => return Err(Stop::ClientLeft),
-                Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
-            };
-            self.pass_on(caller, tracked, prepared, &mut pass, &received).await?;
-            match received.then {
-                Then::More => {}
-                Then::End => break,
-                Then::Broken(error) => return Err(self.broken_off(tracked, prepared, &mut pass, &error)),
-            }
-        }
-        let tail = pass.rewriter.take().map(StreamRewriter::finish).unwrap_or_default();
+        let mut pass = Pass::new(edit, first);
+        let passed = self.pass(caller, tracked, prepared, answered, &mut pass).await;
         self.join_engine(tracked, prepared, &mut pass);
-        let since = tracked.at();
-        caller.write_last(tail).await?;
-        tracked.observe(tracked.at(), Event::Forwarded { upstream_bytes: pass.upstream_bytes, since });
-        Ok(())
+        pass.observe(tracked);
+        passed
     }
 
-    async fn pass_on(
+    async fn pass(
         &self,
         caller: &mut Caller<'_>,
         tracked: &mut Tracked,
         prepared: &Prepared,
+        answered: &mut Answered,
         pass: &mut Pass,
-        received: &Received,
     ) -> Result<(), Stop> {
-        let read_at = tracked.at();
-        pass.upstream_bytes += received.bytes.len() as u64;
-        let out = match pass.rewriter.take() {
-            None => received.bytes.clone(),
-            Some(mut rewriter) => {
-                let mut members = |chunk: &[u8]| self.members(tracked, prepared, pass, chunk);
-                let out = rewriter.push(&received.bytes, &mut members);
-                pass.rewriter = Some(rewriter);
-                out
+        loop {
+            if pass.has_nothing_to_do() {
+                let until = prepared.deadlines.next(seen(tracked), pass.waiting_since);
+                match caller.wait(answered.session.read_response_body(), until).await {
+                    Waited::Done(read) => {
+                        self.take_in(tracked, prepared, pass, read);
+                        self.take_what_is_there(tracked, prepared, pass, &mut answered.session).await;
+                    }
+                    Waited::ClientLeft => return Err(Stop::ClientLeft),
+                    Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
+                }
             }
-        };
-        let since = tracked.at();
-        let written = caller.write(out).await;
-        let written_at = tracked.at();
-        if !received.bytes.is_empty() {
-            tracked.observe(read_at, Event::UpstreamBytes(&received.bytes));
+            if let Then::End = pass.then
+                && let Some(rewriter) = pass.rewriter.take()
+            {
+                let tail = rewriter.finish();
+                pass.put(tail);
+            }
+            let part = if matches!(pass.then, Then::End) { Part::Last } else { Part::More };
+            self.write_out(caller, tracked, prepared, answered, pass, part).await?;
+            match (&pass.then, part) {
+                (Then::End, Part::Last) => return Ok(()),
+                (Then::Broken(error), _) if pass.is_written() => {
+                    return Err(Stop::Failed(Failure::Upstream(
+                        UpstreamFailure::Truncated,
+                        error.to_string(),
+                    )));
+                }
+                (Then::More | Then::End | Then::Broken(_), Part::More | Part::Last) => {}
+            }
         }
-        if matches!(received.then, Then::End) {
-            tracked.observe(read_at, Event::UpstreamEof);
-        }
-        written?;
-        tracked.observe(written_at, Event::Forwarded { upstream_bytes: pass.upstream_bytes, since });
-        Ok(())
     }
 
-    /// Text of the members that a usage chunk gets.
-    fn members(
+    /// Writes all that is ready. While the caller takes its time, the upstream is read on.
+    async fn write_out(
+        &self,
+        caller: &mut Caller<'_>,
+        tracked: &mut Tracked,
+        prepared: &Prepared,
+        answered: &mut Answered,
+        pass: &mut Pass,
+        part: Part,
+    ) -> Result<(), Stop> {
+        let upstream_bytes = pass.upstream_bytes;
+        let bytes = pass.take_outgoing();
+        let since = tracked.at();
+        let mut writing = pin!(caller.write(bytes, part));
+        let at_once = ready(writing.as_mut()).await;
+        let mut written_at = tracked.at();
+        pass.observe(tracked);
+        let written = match at_once {
+            Some(written) => written,
+            None => {
+                let written = self.read_ahead(writing, tracked, prepared, answered, pass).await;
+                written_at = tracked.at();
+                if pass.held_back {
+                    pass.waiting_since = Instant::now();
+                }
+                written
+            }
+        };
+        let reached = if written.is_ok() { upstream_bytes } else { 0 };
+        tracked.observe(written_at, Event::Forwarded { upstream_bytes: reached, since });
+        written
+    }
+
+    /// Reads the upstream on while a write waits for the caller.
+    async fn read_ahead(
+        &self,
+        mut writing: Pin<&mut impl Future<Output = Result<(), Stop>>>,
+        tracked: &mut Tracked,
+        prepared: &Prepared,
+        answered: &mut Answered,
+        pass: &mut Pass,
+    ) -> Result<(), Stop> {
+        loop {
+            let may_read = pass.may_read_ahead(self.app.settings.limits.read_ahead_bytes);
+            if !may_read && matches!(pass.then, Then::More) && !pass.held_back {
+                pass.held_back = true;
+                tracked.observe(tracked.at(), Event::ReadsHeldBack);
+            }
+            let until = match may_read {
+                true => prepared.deadlines.next(seen(tracked), pass.waiting_since),
+                // The upstream is not waited for, so its silence says nothing.
+                false => prepared.deadlines.total(),
+            };
+            tokio::select! {
+                biased;
+                written = writing.as_mut() => return written,
+                read = answered.session.read_response_body(), if may_read => {
+                    self.take_in(tracked, prepared, pass, read);
+                    pass.observe(tracked);
+                }
+                deadline = Caller::deadline(until) => return Err(Stop::Failed(Failure::Deadline(deadline))),
+            }
+        }
+    }
+
+    /// Takes in one read: its stamp, its bytes as they go out, and whether it was the last.
+    fn take_in(
         &self,
         tracked: &mut Tracked,
         prepared: &Prepared,
         pass: &mut Pass,
-        chunk: &[u8],
-    ) -> Option<String> {
-        self.join_engine(tracked, prepared, pass);
-        self.metrics_members(tracked, prepared, chunk)
+        read: Result<Option<Bytes>, Box<Error>>,
+    ) {
+        let at = tracked.at();
+        pass.waiting_since = Instant::now();
+        match read {
+            Ok(Some(bytes)) => {
+                pass.upstream_bytes += bytes.len() as u64;
+                let out = match pass.rewriter.take() {
+                    None => bytes.clone(),
+                    Some(mut rewriter) => {
+                        let mut members = |edited: Edited<'_>| {
+                            self.join_engine(tracked, prepared, pass);
+                            pass.observe(tracked);
+                            let seen = || tracked.so_far_with(at, edited.frame);
+                            self.metrics_members(tracked, prepared, edited.object, seen)
+                        };
+                        let out = rewriter.push(&bytes, &mut members);
+                        pass.rewriter = Some(rewriter);
+                        out
+                    }
+                };
+                pass.put(out);
+                pass.unobserved.push((at, bytes));
+            }
+            Ok(None) => (pass.then, pass.ended_at) = (Then::End, Some(at)),
+            Err(error) => pass.then = Then::Broken(error),
+        }
+    }
+
+    /// Takes along what can be read without waiting.
+    async fn take_what_is_there(
+        &self,
+        tracked: &mut Tracked,
+        prepared: &Prepared,
+        pass: &mut Pass,
+        session: &mut HttpSession<()>,
+    ) {
+        for _ in 1..READS_PER_WRITE_MAX {
+            if !matches!(pass.then, Then::More) {
+                return;
+            }
+            // Reads of pingora's sessions may be dropped while they wait.
+            let Some(read) = ready(pin!(session.read_response_body())).await else { return };
+            self.take_in(tracked, prepared, pass, read);
+        }
     }
 
     /// Asks once for the stamps of the engine, which has sent them before its terminal bytes.
@@ -136,51 +244,76 @@ impl Forwarder {
             pass.engine_joined = true;
         }
     }
-
-    fn broken_off(&self, tracked: &mut Tracked, prepared: &Prepared, pass: &mut Pass, error: &Error) -> Stop {
-        self.join_engine(tracked, prepared, pass);
-        Stop::Failed(Failure::Upstream(UpstreamFailure::Truncated, error.to_string()))
-    }
 }
 
-/// The state of one passing.
-struct Pass {
-    rewriter: Option<StreamRewriter>,
-    /// Bytes of the upstream's body read so far.
-    upstream_bytes: u64,
-    engine_joined: bool,
-}
-
-/// Waits for a read, then takes along what is there already.
-async fn receive(session: &mut HttpSession<()>) -> Result<Received, Box<Error>> {
-    let Some(first) = session.read_response_body().await? else {
-        return Ok(Received { bytes: Bytes::new(), then: Then::End });
-    };
-    let mut joined: Option<BytesMut> = None;
-    let mut then = Then::More;
-    for _ in 1..READS_PER_WRITE_MAX {
-        match ready(session.read_response_body()).await {
-            Some(Ok(Some(more))) => {
-                joined.get_or_insert_with(|| BytesMut::from(&first[..])).extend_from_slice(&more);
-                continue;
-            }
-            Some(Ok(None)) => then = Then::End,
-            Some(Err(error)) => then = Then::Broken(error),
-            None => {}
+impl Pass {
+    fn new(edit: Option<StreamEdit>, first: Bytes) -> Self {
+        let upstream_bytes = first.len() as u64;
+        Pass {
+            rewriter: edit.map(StreamRewriter::new),
+            outgoing: BytesMut::new(),
+            alone: (!first.is_empty()).then_some(first),
+            unobserved: Vec::new(),
+            upstream_bytes,
+            then: Then::More,
+            ended_at: None,
+            waiting_since: Instant::now(),
+            engine_joined: false,
+            held_back: false,
         }
-        break;
     }
-    Ok(Received { bytes: joined.map_or(first, BytesMut::freeze), then })
+
+    fn put(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.alone.is_none() && self.outgoing.is_empty() {
+            self.alone = Some(bytes);
+            return;
+        }
+        if let Some(alone) = self.alone.take() {
+            self.outgoing.extend_from_slice(&alone);
+        }
+        self.outgoing.extend_from_slice(&bytes);
+    }
+
+    fn take_outgoing(&mut self) -> Bytes {
+        self.alone.take().unwrap_or_else(|| self.outgoing.split().freeze())
+    }
+
+    fn outgoing_bytes(&self) -> usize {
+        self.alone.as_ref().map_or(0, Bytes::len) + self.outgoing.len()
+    }
+
+    fn is_written(&self) -> bool {
+        self.outgoing_bytes() == 0
+    }
+
+    fn has_nothing_to_do(&self) -> bool {
+        self.is_written() && matches!(self.then, Then::More)
+    }
+
+    fn may_read_ahead(&self, bytes_max: usize) -> bool {
+        matches!(self.then, Then::More) && self.outgoing_bytes() < bytes_max
+    }
+
+    /// Shows the observer what has been read, and books the work on it up to now.
+    fn observe(&mut self, tracked: &mut Tracked) {
+        let first = self.unobserved.first().map(|(at, _)| *at);
+        let chunks = u32::try_from(self.unobserved.len()).unwrap_or(u32::MAX);
+        for (at, bytes) in self.unobserved.drain(..) {
+            tracked.observe(at, Event::UpstreamBytes(&bytes));
+        }
+        if let Some(at) = self.ended_at.take() {
+            tracked.observe(at, Event::UpstreamEof);
+        }
+        if let Some(first) = first {
+            tracked.worked(first, chunks);
+        }
+    }
 }
 
-/// Polls once. Reads of pingora's sessions may be dropped while they wait.
-async fn ready<T>(what: impl Future<Output = T>) -> Option<T> {
-    let mut what = std::pin::pin!(what);
-    std::future::poll_fn(|context| {
-        std::task::Poll::Ready(match what.as_mut().poll(context) {
-            std::task::Poll::Ready(value) => Some(value),
-            std::task::Poll::Pending => None,
-        })
-    })
-    .await
+/// Whether the first token has been read.
+pub fn seen(tracked: &Tracked) -> FirstToken {
+    if tracked.first_token_seen() { FirstToken::Seen } else { FirstToken::Awaited }
 }

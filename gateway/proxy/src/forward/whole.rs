@@ -4,8 +4,9 @@
 //! the limit passes through unchanged instead. Must not know: dialects.
 
 use bytes::{Bytes, BytesMut};
-use pitot_measure::metrics_object::{self, Suppression};
-use pitot_measure::{Event, UpstreamFailure};
+use pitot_measure::metrics_object::{self, SoFar, Suppression};
+use pitot_measure::{Endpoint, Event, UpstreamFailure};
+use tokio::time::Instant;
 
 use super::attempt::{Answered, FirstToken, broken};
 use super::downstream::{Caller, Waited};
@@ -14,6 +15,13 @@ use super::{Forwarder, Prepared, Stop, collect};
 use crate::error::Failure;
 use crate::rewrite;
 use crate::tracked::Tracked;
+
+/// One reply as it goes out but for what is added to it.
+pub(super) struct Whole {
+    pub body: Bytes,
+    /// Bytes of the upstream's body that it was made from.
+    pub received: u64,
+}
 
 impl Forwarder {
     /// Passes a JSON reply on.
@@ -29,7 +37,8 @@ impl Forwarder {
         let mut body = BytesMut::new();
         loop {
             let seen = if body.is_empty() { FirstToken::Awaited } else { FirstToken::Seen };
-            let chunk = match caller.wait(answered.session.read_response_body(), deadlines.next(seen)).await {
+            let until = deadlines.next(seen, Instant::now());
+            let chunk = match caller.wait(answered.session.read_response_body(), until).await {
                 Waited::Done(Ok(Some(chunk))) => chunk,
                 Waited::Done(Ok(None)) => break,
                 Waited::Done(Err(error)) => {
@@ -48,56 +57,64 @@ impl Forwarder {
             }
         }
         tracked.observe(tracked.at(), Event::UpstreamEof);
-        self.write_whole(caller, tracked, prepared, answered, body.freeze()).await
+        let received = body.len() as u64;
+        let whole = Whole { body: body.freeze(), received };
+        self.write_whole(caller, tracked, prepared, answered, whole).await
     }
 
-    async fn write_whole(
+    /// Writes one JSON reply with what is added to it.
+    pub(super) async fn write_whole(
         &self,
         caller: &mut Caller<'_>,
         tracked: &mut Tracked,
         prepared: &Prepared,
         answered: &Answered,
-        body: Bytes,
+        whole: Whole,
     ) -> Result<(), Stop> {
-        let received = body.len() as u64;
+        let Whole { body, received } = whole;
         if let Some(stamps) = self.app.link.take(&prepared.id) {
             tracked.join(&stamps);
         }
-        let spliced = self
-            .app
-            .settings
-            .metrics
-            .per_request
-            .then(|| self.metrics_members(tracked, prepared, &body))
-            .flatten()
-            .and_then(|members| rewrite::splice_object(&body, &members));
+        let members = match self.app.settings.metrics.per_request {
+            true => self.metrics_members(tracked, prepared, &body, || tracked.so_far()),
+            false => None,
+        };
+        let spliced = members.and_then(|members| rewrite::splice_object(&body, &members));
         let body = spliced.map_or(body, Bytes::from);
         let length = Length::Known(body.len());
-        let mut head = heads::to_caller(answered.head(), &prepared.reply_id, length).map_err(broken)?;
+        let mut head = heads::to_caller(answered.head(), &prepared.reply_id, length, caller.version())
+            .map_err(broken)?;
         if let Some(times) = tracked.engine_times()
             && self.app.settings.measure.server_timing
-            && let Some(value) = metrics_object::server_timing(times, tracked.at())
+            && let Some(value) = metrics_object::server_timing(times, tracked.since_request_read())
         {
             head.insert_header("server-timing", value).map_err(broken)?;
         }
         tracked.answered(head.status.as_u16());
         let since = tracked.at();
         caller.write_head(head).await?;
-        caller.write_last(body).await?;
-        tracked.observe(tracked.at(), Event::Forwarded { upstream_bytes: received, since });
-        Ok(())
+        let written = caller.write_last(body, prepared.deadlines.total()).await;
+        let upstream_bytes = if written.is_ok() { received } else { 0 };
+        tracked.observe(tracked.at(), Event::Forwarded { upstream_bytes, since });
+        written
     }
 
     /// Text of the members that a reply gets: `"metrics":{…}`, unless the upstream has its own or the request is
-    /// of a kind that carries none.
+    /// of a kind that carries none. `seen` is what the gateway knows of the request with this reply counted in.
     pub(super) fn metrics_members(
         &self,
         tracked: &Tracked,
         prepared: &Prepared,
         reply: &[u8],
+        seen: impl FnOnce() -> Option<SoFar>,
     ) -> Option<String> {
-        let suppressed = Suppression::of(prepared.request.choices, prepared.request.prompts);
-        if suppressed == Suppression::Suppressed || !rewrite::may_take_member(reply, "metrics") {
+        let request = &prepared.request;
+        let carries = match request.endpoint {
+            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => true,
+            Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => false,
+        };
+        let suppressed = Suppression::of(request.choices, request.prompts) == Suppression::Suppressed;
+        if !carries || suppressed || !rewrite::may_take_member(reply, "metrics") {
             return None;
         }
         let mut members = format!("\"metrics\":{}", metrics_object::json(tracked.engine_times()));
@@ -105,7 +122,9 @@ impl Forwarder {
         if let Some(times) = tracked.engine_times().filter(|_| wanted.output) {
             members.push_str(&format!(",\"output\":{}", metrics_object::output_json(times)));
         }
-        if let Some(seen) = tracked.so_far().filter(|_| wanted.client) {
+        if wanted.client
+            && let Some(seen) = seen()
+        {
             members.push_str(&format!(",\"client\":{}", metrics_object::client_json(&seen)));
         }
         Some(members)

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use pitot_measure::families::{self, BUCKETS_SECONDS, Family, FamilyKind, Label};
+use pitot_measure::families::{self, Family, FamilyKind, Label};
 use pitot_measure::{OutcomeKind, Record};
 use prometheus::core::Collector;
 use prometheus::{CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, Opts, Registry, TextEncoder};
@@ -51,8 +51,7 @@ impl Metrics {
                     GaugeVec::new(Opts::new(about.name, about.help), &labels)?,
                 )?),
                 FamilyKind::Histogram => {
-                    let options =
-                        HistogramOpts::new(about.name, about.help).buckets(BUCKETS_SECONDS.to_vec());
+                    let options = HistogramOpts::new(about.name, about.help).buckets(about.buckets.to_vec());
                     Vector::Histogram(register(&registry, HistogramVec::new(options, &labels)?)?)
                 }
             };
@@ -73,18 +72,18 @@ impl Metrics {
                 }
             };
             let labels: Vec<&str> = about.labels.iter().map(|label| value(label).unwrap_or("")).collect();
-            self.add(sample.family, &labels, sample.value);
+            self.add(sample.family, &labels, sample.value, sample.times);
         }
     }
 
     /// Counts a record that a sink could not take.
     pub fn sink_dropped(&self, sink: &str) {
-        self.add(Family::SinkDropped, &[sink], 1.0);
+        self.add(Family::SinkDropped, &[sink], 1.0, 1);
     }
 
     /// Requests that have been accepted and not yet ended.
     pub fn in_flight(&self, requests: usize) {
-        self.add(Family::InFlight, &[], requests as f64);
+        self.add(Family::InFlight, &[], requests as f64, 1);
     }
 
     /// The page in the text format.
@@ -94,11 +93,14 @@ impl Metrics {
         String::from_utf8(page).map_err(|error| error.to_string())
     }
 
-    fn add(&self, family: Family, labels: &[&str], value: f64) {
+    fn add(&self, family: Family, labels: &[&str], value: f64, times: u64) {
         match self.families.get(&family) {
             Some(Vector::Counter(counter)) => counter.with_label_values(labels).inc_by(value),
             Some(Vector::Gauge(gauge)) => gauge.with_label_values(labels).set(value),
-            Some(Vector::Histogram(histogram)) => histogram.with_label_values(labels).observe(value),
+            Some(Vector::Histogram(histogram)) => {
+                let histogram = histogram.with_label_values(labels);
+                (0..times).for_each(|_| histogram.observe(value));
+            }
             None => {}
         }
     }
