@@ -3,8 +3,9 @@
 //! Apart from the observer, which knows requests and endings; this knows one reply. Must not know: the caller's
 //! status, outcomes.
 
-use crate::dialect::{DONE, Delta, Dialect, Finish, Frame, Usage};
+use crate::dialect::{DONE, Delta, Dialect, Ends, Finish, Said, Usage};
 use crate::event::At;
+use crate::json::{Bytes, Text};
 use crate::record::Flag;
 use crate::request::{Echo, EchoLeft, InlineThink};
 use crate::sse;
@@ -26,20 +27,20 @@ struct Choice {
 
 impl Choice {
     /// The part of a text that is not the echoed prompt.
-    fn generated<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
+    fn generated<'t>(&mut self, text: Text<'t>) -> Bytes<'t> {
+        let mut bytes = text.bytes();
         match self.echo {
-            EchoLeft::Bytes(0) => text,
             EchoLeft::Bytes(left) => {
-                let echoed = usize::try_from(left).unwrap_or(usize::MAX).min(text.len());
+                let echoed = (0..left).take_while(|_| bytes.next().is_some()).count();
                 self.echo = EchoLeft::Bytes(left - echoed as u64);
-                &text[echoed..]
             }
-            EchoLeft::OneChunk if text.is_empty() => text,
+            EchoLeft::OneChunk if text.is_empty() => {}
             EchoLeft::OneChunk => {
                 self.echo = EchoLeft::Bytes(0);
-                &[]
+                bytes = Text::default().bytes();
             }
         }
+        bytes
     }
 }
 
@@ -49,13 +50,14 @@ pub struct Answer {
     pub stages: Stages,
     pub first_frame: Option<At>,
     pub usage: Option<Usage>,
+    /// Counts that came before the answer and are merged into those that end it.
+    usage_ahead: Option<Usage>,
     /// Whether the latest usage came with the last payload or behind it.
     usage_is_last: bool,
     /// Whether it came in a frame that held nothing else.
     usage_stood_alone: bool,
     pub finish: Option<Finish>,
     pub finish_mark: Option<Mark>,
-    pub done: Option<Mark>,
     pub error: Option<Mark>,
     pub terminal: Option<Mark>,
     pub flags: Vec<Flag>,
@@ -92,11 +94,11 @@ impl Answer {
             stages: Stages::default(),
             first_frame: None,
             usage: None,
+            usage_ahead: None,
             usage_is_last: false,
             usage_stood_alone: false,
             finish: None,
             finish_mark: None,
-            done: None,
             error: None,
             terminal: None,
             flags: Vec::new(),
@@ -121,32 +123,34 @@ impl Answer {
         }
         self.first_frame.get_or_insert(mark.at);
         if data == DONE {
-            self.done.get_or_insert(mark);
-            self.terminal.get_or_insert(mark);
+            match dialect.ends() {
+                Ends::WithLastChunk => _ = self.terminal.get_or_insert(mark),
+                Ends::WithEvent => {}
+            }
             return;
         }
         if fields.event.is_some_and(|event| event == b"error") {
             self.error.get_or_insert(mark);
         }
-        match dialect.frame(data) {
-            Ok(frame) => self.take(&frame, mark),
-            Err(_) => self.flag(Flag::FrameMalformed),
+        let mut heard = self.listen();
+        let shape = dialect.frame(fields.event, data, &mut |said| self.hear(&said, mark, &mut heard));
+        self.heard(&heard);
+        if shape.is_err() {
+            self.flag(Flag::FrameMalformed);
         }
-        if self.terminal.is_none()
-            && self.finished()
-            && (self.terminal_usage().is_some() || !self.expects_usage)
-        {
+        let answered = || self.terminal_usage().is_some() || !self.expects_usage;
+        if dialect.ends() == Ends::WithLastChunk && self.terminal.is_none() && self.finished() && answered() {
             self.terminal = Some(mark);
         }
     }
 
     /// Takes a whole body that did not stream. False if it could not be understood.
     pub fn body(&mut self, dialect: Dialect, body: &[u8], mark: Mark) -> Understood {
-        match dialect.body(body) {
-            Ok(frame) => {
-                self.take(&frame, mark);
-                Understood::Yes
-            }
+        let mut heard = self.listen();
+        let shape = dialect.body(body, &mut |said| self.hear(&said, mark, &mut heard));
+        self.heard(&heard);
+        match shape {
+            Ok(()) => Understood::Yes,
             Err(_) => {
                 self.flag(Flag::BodyMalformed);
                 Understood::No
@@ -154,19 +158,32 @@ impl Answer {
         }
     }
 
-    fn take(&mut self, frame: &Frame<'_>, mark: Mark) {
-        if frame.error {
-            self.error.get_or_insert(mark);
+    fn listen(&self) -> Heard {
+        Heard { payload_before: self.stages.tokens.events > 0, ..Heard::default() }
+    }
+
+    fn hear(&mut self, said: &Said<'_>, mark: Mark, heard: &mut Heard) {
+        match said {
+            Said::Delta(delta) => {
+                heard.deltas = true;
+                heard.payload |= self.delta(delta, mark);
+            }
+            Said::Restated(_) if heard.payload_before => {}
+            Said::Restated(delta) => heard.payload |= self.delta(delta, mark),
+            Said::Usage(usage) => heard.usage = Some(*usage),
+            Said::UsageAhead(usage) => self.usage_ahead = Some(usage.after(self.usage_ahead)),
+            Said::Error => _ = self.error.get_or_insert(mark),
+            Said::End => _ = self.terminal.get_or_insert(mark),
         }
-        let mut payload = false;
-        for delta in &frame.deltas {
-            payload |= self.delta(delta, mark);
-        }
-        if let Some(usage) = frame.usage {
-            self.usage = Some(usage);
+    }
+
+    /// Books the usage of a frame, now that all of it has been heard.
+    fn heard(&mut self, heard: &Heard) {
+        if let Some(usage) = heard.usage {
+            self.usage = Some(usage.after(self.usage.or(self.usage_ahead)));
             self.usage_is_last = true;
-            self.usage_stood_alone = frame.deltas.is_empty();
-        } else if payload {
+            self.usage_stood_alone = !heard.deltas;
+        } else if heard.payload {
             self.usage_is_last = false;
         }
     }
@@ -192,7 +209,7 @@ impl Answer {
                 CHOICES_MAX - 1
             }
         };
-        let text = self.choices[choice].generated(delta.text.as_bytes());
+        let text = self.choices[choice].generated(delta.text);
         let payload = delta.reasoning || delta.body || !text.is_empty();
         if payload {
             self.stages.token(mark);
@@ -208,7 +225,7 @@ impl Answer {
         payload
     }
 
-    fn payload(&mut self, choice: usize, delta: &Delta<'_>, text: &[u8], mark: Mark) {
+    fn payload(&mut self, choice: usize, delta: &Delta<'_>, text: Bytes<'_>, mark: Mark) {
         let seen = match text.is_empty() {
             true => Seen::default(),
             false => self.choices[choice].think.push(text),
@@ -233,9 +250,11 @@ impl Answer {
 
     /// Books what had been undecided.
     fn decide(&mut self, kind: Kind) {
-        for mark in std::mem::take(&mut self.undecided) {
-            self.stages.payload(kind, mark);
+        // Not taken out, so that the room for them is kept.
+        for mark in &self.undecided {
+            self.stages.payload(kind, *mark);
         }
+        self.undecided.clear();
     }
 
     /// Books what stayed undecided as body: the opening mark never came.
@@ -274,6 +293,16 @@ impl Answer {
             self.flags.push(flag);
         }
     }
+}
+
+/// What one frame said, beside the deltas that have been taken already.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Whether a token came before this frame.
+    payload_before: bool,
+    deltas: bool,
+    payload: bool,
+    usage: Option<Usage>,
 }
 
 /// Whether a body made sense.

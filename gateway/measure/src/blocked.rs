@@ -40,6 +40,10 @@ impl Blocked {
         if until.0 <= from {
             return;
         }
+        if self.stretches.is_empty() {
+            // All room at once, so that no later write costs an allocation.
+            self.stretches.reserve_exact(STRETCHES_MAX);
+        }
         if self.stretches.len() == STRETCHES_MAX {
             self.merge();
         }
@@ -49,14 +53,12 @@ impl Blocked {
     fn merge(&mut self) {
         // The younger half stays as it is.
         let old = self.stretches.len() / 2;
-        let merged = self.stretches[..old].chunks(2).map(|pair| Stretch {
-            from: pair[0].from,
-            to: pair[pair.len() - 1].to,
-            blocked: pair.iter().map(|stretch| stretch.blocked).sum(),
-        });
-        let mut stretches: Vec<Stretch> = merged.collect();
-        stretches.extend_from_slice(&self.stretches[old..]);
-        self.stretches = stretches;
+        for pair in 0..old / 2 {
+            let (first, second) = (self.stretches[2 * pair], self.stretches[2 * pair + 1]);
+            let blocked = first.blocked + second.blocked;
+            self.stretches[pair] = Stretch { from: first.from, to: second.to, blocked };
+        }
+        self.stretches.drain(old / 2..old);
     }
 
     /// Nanoseconds inside writes up to an instant.

@@ -16,6 +16,7 @@ mod dialect;
 mod engine_timing;
 mod event;
 pub mod families;
+mod json;
 pub mod metrics_object;
 mod named;
 mod observer;

@@ -286,13 +286,13 @@ impl Attempt {
             }
             Reading::Frames(dialect, splitter) => {
                 position -= splitter.held_bytes();
-                for piece in splitter.push(bytes) {
+                splitter.visit(bytes, |kind, piece| {
                     position += piece.len() as u64;
-                    match piece.kind {
-                        PieceKind::Frame => self.answer.frame(*dialect, &piece, Mark::new(at, position)),
+                    match kind {
+                        PieceKind::Frame => self.answer.frame(*dialect, piece, Mark::new(at, position)),
                         PieceKind::Unparsed => self.answer.flag(Flag::FrameOverCap),
                     }
-                }
+                });
             }
         }
     }

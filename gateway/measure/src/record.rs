@@ -112,6 +112,7 @@ named! {
         TotalMismatch = "total_mismatch": "the reported total is not input + output",
         ReasoningOverOutput = "reasoning_over_output": "more reasoning than output was reported; clamped",
         CachedOverInput = "cached_over_input": "more cached than input was reported; clamped",
+        CountOverCap = "count_over_cap": "a count above 2^53 was reported; it reads as not reported",
         FrameMalformed = "frame_malformed": "a frame was not JSON of the expected shape; it passed and the next were read",
         FrameOverCap = "frame_over_cap": "a frame was longer than the cap; it passed unread",
         BodyMalformed = "body_malformed": "the body was not JSON of the expected shape",

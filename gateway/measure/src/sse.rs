@@ -132,53 +132,74 @@ impl Splitter {
     /// Takes what one read brought and gives what is whole. Frames that lie within the read are not copied.
     pub fn push<'a>(&mut self, bytes: &'a [u8]) -> Vec<Piece<'a>> {
         let mut pieces = Vec::with_capacity(2);
+        self.each(bytes, |kind, run| {
+            let bytes = match run {
+                Run::Within(bytes) => Cow::Borrowed(bytes),
+                Run::Held(held, length) => {
+                    let rest = held.split_off(length);
+                    Cow::Owned(std::mem::replace(held, rest))
+                }
+            };
+            pieces.push(Piece { kind, bytes });
+        });
+        pieces
+    }
+
+    /// Takes what one read brought and shows what is whole, piece by piece, without an allocation for any.
+    pub fn visit(&mut self, bytes: &[u8], mut see: impl FnMut(PieceKind, &[u8])) {
+        self.each(bytes, |kind, run| match run {
+            Run::Within(bytes) => see(kind, bytes),
+            Run::Held(held, length) => {
+                see(kind, &held[..length]);
+                held.drain(..length);
+            }
+        });
+    }
+
+    /// Finds the pieces. `take` has to take what is held out.
+    fn each<'a>(&mut self, bytes: &'a [u8], mut take: impl FnMut(PieceKind, Run<'a, '_>)) {
         let mut rest = bytes;
         if !self.held.is_empty() {
             let held_before = self.held.len();
             self.held.extend_from_slice(rest);
-            match self.scan.advance(&self.held) {
-                Some(end) => {
-                    self.held.truncate(end);
-                    rest = &rest[end - held_before..];
-                    let frame = std::mem::take(&mut self.held);
-                    pieces.push(self.piece(Cow::Owned(frame)));
-                }
-                None => {
-                    self.let_pass(&mut pieces);
-                    return pieces;
-                }
-            }
+            let Some(end) = self.scan.advance(&self.held) else {
+                self.let_pass(&mut take);
+                return;
+            };
+            self.held.truncate(end);
+            rest = &rest[end - held_before..];
+            let kind = self.whole(end);
+            take(kind, Run::Held(&mut self.held, end));
         }
         while let Some(end) = self.scan.advance(rest) {
             let (frame, after) = rest.split_at(end);
-            pieces.push(self.piece(Cow::Borrowed(frame)));
+            take(self.whole(end), Run::Within(frame));
             rest = after;
         }
         self.held.extend_from_slice(rest);
-        self.let_pass(&mut pieces);
-        pieces
+        self.let_pass(&mut take);
     }
 
     /// Gives what is left once the stream has ended: a last frame without its blank line.
     pub fn finish(&mut self) -> Option<Piece<'static>> {
         let held = std::mem::take(&mut self.held);
-        (!held.is_empty()).then(|| self.piece(Cow::Owned(held)))
+        (!held.is_empty()).then(|| Piece { kind: self.whole(held.len()), bytes: Cow::Owned(held) })
     }
 
-    /// Makes a piece of the bytes up to the end of a frame and begins the next one.
-    fn piece<'a>(&mut self, bytes: Cow<'a, [u8]>) -> Piece<'a> {
+    /// What a frame of this length is that has come to its end; the next one begins.
+    fn whole(&mut self, length: usize) -> PieceKind {
         self.scan = Scan::START;
-        let over = bytes.len() > self.frame_bytes_max;
+        let over = length > self.frame_bytes_max;
         if over && !self.passing {
             self.frames_over_cap += 1;
         }
         let kind = if over || self.passing { PieceKind::Unparsed } else { PieceKind::Frame };
         self.passing = false;
-        Piece { kind, bytes }
+        kind
     }
 
     /// Lets a frame go that has grown past the cap, all but the bytes that the search for its end stands on.
-    fn let_pass(&mut self, pieces: &mut Vec<Piece<'_>>) {
+    fn let_pass<'a>(&mut self, take: &mut impl FnMut(PieceKind, Run<'a, '_>)) {
         if !self.passing && self.held.len() <= self.frame_bytes_max {
             return;
         }
@@ -193,12 +214,18 @@ impl Splitter {
         if keep_from == 0 {
             return;
         }
-        let kept = self.held.split_off(keep_from);
-        let bytes = std::mem::replace(&mut self.held, kept);
         self.scan.next -= keep_from;
         self.scan.line = 0;
-        pieces.push(Piece { kind: PieceKind::Unparsed, bytes: Cow::Owned(bytes) });
+        take(PieceKind::Unparsed, Run::Held(&mut self.held, keep_from));
     }
+}
+
+/// Where the bytes of a piece lie.
+enum Run<'a, 'h> {
+    /// In the read.
+    Within(&'a [u8]),
+    /// The first so many that are held.
+    Held(&'h mut Vec<u8>, usize),
 }
 
 /// The fields of a frame that matter here.

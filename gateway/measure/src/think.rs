@@ -30,9 +30,9 @@ pub struct Seen {
 
 impl Think {
     /// Takes the next piece of content, which is not empty.
-    pub fn push(&mut self, text: &[u8]) -> Seen {
+    pub fn push(&mut self, text: impl Iterator<Item = u8>) -> Seen {
         let mut seen = Seen::default();
-        for &byte in text {
+        for byte in text {
             match *self {
                 Think::Off | Think::Over => {
                     seen.body = true;
@@ -75,7 +75,7 @@ mod tests {
     fn check(pieces: &[(&str, &str)]) {
         let mut think = Think::Before(0);
         for (text, expected) in pieces {
-            let seen = think.push(text.as_bytes());
+            let seen = think.push(text.bytes());
             let mut letters = String::new();
             for (is, letter) in [(seen.reasoning, 'r'), (seen.body, 'b'), (seen.undecided, 'u')] {
                 if is {

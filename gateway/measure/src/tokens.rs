@@ -42,7 +42,10 @@ pub fn tokens(
     flags: &mut Vec<Flag>,
 ) -> Tokens {
     let said = usage.unwrap_or_default();
-    let input = reported(said.tokens_input);
+    if said.absurd {
+        flags.push(Flag::CountOverCap);
+    }
+    let input = reported(said.input());
     let output = reported(output(&said));
     let total = both(input, output, u64::saturating_add);
     if let (Some(total), Some(said)) = (total.value(), said.tokens_total)
@@ -81,7 +84,7 @@ fn reported(count: Option<u64>) -> Quantity<u64> {
 fn output(said: &Usage) -> Option<u64> {
     let output = said.tokens_output?;
     let (Some(input), Some(total), Some(reasoning)) =
-        (said.tokens_input, said.tokens_total, said.tokens_reasoning)
+        (said.input(), said.tokens_total, said.tokens_reasoning)
     else {
         return Some(output);
     };

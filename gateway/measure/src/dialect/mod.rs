@@ -1,15 +1,17 @@
 //! What a frame or a whole reply says, in words common to all wire formats.
 //!
 //! Apart from the observer so that a new wire format is one more file with the same four parts: delta, usage,
-//! finish, error. Must not know: time, outcomes.
+//! finish, error. Nothing is collected: what is said is handed on as it is read, so that a frame costs no
+//! allocation. Must not know: time, outcomes.
 
-mod json;
+mod anthropic_messages;
 mod openai_chat;
+mod openai_chunk;
 mod openai_completions;
+mod openai_responses;
 mod usage;
 
-use std::borrow::Cow;
-
+use crate::json::{self, Malformed, Text};
 use crate::named::named;
 use crate::request::Endpoint;
 pub use usage::Usage;
@@ -19,29 +21,36 @@ pub use usage::Usage;
 pub enum Dialect {
     OpenAiChat,
     OpenAiCompletions,
+    OpenAiResponses,
+    AnthropicMessages,
 }
 
-/// A payload that is not JSON of the expected shape.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed;
-
-/// What one frame, or one reply that does not stream, says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Frame<'a> {
-    pub deltas: Vec<Delta<'a>>,
-    /// A usage object with a count in it.
-    pub usage: Option<Usage>,
-    pub error: bool,
+/// One thing that a frame, or a reply that does not stream, says.
+#[derive(Debug, Clone, Copy)]
+pub enum Said<'a> {
+    Delta(Delta<'a>),
+    /// Something that a terminal event repeats: news only if no delta brought it before.
+    Restated(Delta<'a>),
+    /// Counts, the latest ones so far.
+    Usage(Usage),
+    /// Counts that come before the answer and do not end it.
+    UsageAhead(Usage),
+    Error,
+    /// The event that ends the protocol.
+    End,
 }
+
+/// Who listens to what is said.
+pub type Listener<'l, 'a> = dyn FnMut(Said<'a>) + 'l;
 
 /// What a frame adds to one choice.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Delta<'a> {
     pub choice: u32,
     /// A reasoning field holds something.
     pub reasoning: bool,
     /// Content text; may hold inline reasoning.
-    pub text: Cow<'a, str>,
+    pub text: Text<'a>,
     /// Body payload that is not text: tool call, refusal, audio.
     pub body: bool,
     pub finish: Option<Finish>,
@@ -61,24 +70,43 @@ named! {
     }
 }
 
+/// Longest word that is looked at where a finish or a type is said.
+const WORD_BYTES_MAX: usize = 64;
+
 impl Finish {
-    /// Reads `finish_reason`, with the words of several servers.
-    pub fn of(text: &str) -> Self {
-        match text {
-            "stop" | "eos" | "eos_token" | "stop_sequence" => Finish::Stop,
-            "length" | "max_tokens" | "model_length" => Finish::Length,
-            "tool_calls" | "function_call" => Finish::ToolCalls,
-            "content_filter" => Finish::ContentFilter,
-            "abort" => Finish::Abort,
-            "error" => Finish::Error,
-            "repetition" => Finish::Repetition,
-            _ => Finish::Other,
+    /// Reads `finish_reason` and its kin, with the words of several servers. None if it is empty.
+    pub fn of(text: Text<'_>) -> Option<Self> {
+        if text.is_empty() {
+            return None;
         }
+        Some(match text.within(&mut [0; WORD_BYTES_MAX]) {
+            b"stop" | b"eos" | b"eos_token" | b"stop_sequence" | b"end_turn" => Finish::Stop,
+            b"length"
+            | b"max_tokens"
+            | b"model_length"
+            | b"max_output_tokens"
+            | b"model_context_window_exceeded" => Finish::Length,
+            b"tool_calls" | b"function_call" | b"tool_use" => Finish::ToolCalls,
+            b"content_filter" | b"refusal" => Finish::ContentFilter,
+            b"abort" => Finish::Abort,
+            b"error" => Finish::Error,
+            b"repetition" => Finish::Repetition,
+            _ => Finish::Other,
+        })
     }
 }
 
-/// The payload that ends a stream of either dialect.
+/// The payload that ends a stream of chunks.
 pub const DONE: &[u8] = b"[DONE]";
+
+/// How a stream of a wire format ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// With every choice's finish and the usage, or with [`DONE`].
+    WithLastChunk,
+    /// With an event that says so.
+    WithEvent,
+}
 
 impl Dialect {
     /// The wire format of an endpoint. None where replies are not read.
@@ -86,35 +114,49 @@ impl Dialect {
         match endpoint {
             Endpoint::ChatCompletions => Some(Dialect::OpenAiChat),
             Endpoint::Completions => Some(Dialect::OpenAiCompletions),
-            Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
+            Endpoint::Responses => Some(Dialect::OpenAiResponses),
+            Endpoint::Messages => Some(Dialect::AnthropicMessages),
+            Endpoint::Embeddings | Endpoint::Other => None,
         }
     }
 
-    /// Reads the data of one frame of a stream.
-    pub fn frame(self, data: &[u8]) -> Result<Frame<'_>, Malformed> {
-        object(data)?;
+    pub fn ends(self) -> Ends {
         match self {
-            Dialect::OpenAiChat => openai_chat::frame(data),
-            Dialect::OpenAiCompletions => openai_completions::frame(data),
+            Dialect::OpenAiChat | Dialect::OpenAiCompletions => Ends::WithLastChunk,
+            Dialect::OpenAiResponses | Dialect::AnthropicMessages => Ends::WithEvent,
+        }
+    }
+
+    /// Reads one frame of a stream: its `event` field and its data. What was said before a part that has not the
+    /// expected shape has been said.
+    pub fn frame<'a>(
+        self,
+        event: Option<&[u8]>,
+        data: &'a [u8],
+        listener: &mut Listener<'_, 'a>,
+    ) -> Result<(), Malformed> {
+        let reader = json::object(data)?;
+        match self {
+            Dialect::OpenAiChat => openai_chat::frame(reader, listener),
+            Dialect::OpenAiCompletions => openai_completions::frame(reader, listener),
+            Dialect::OpenAiResponses => openai_responses::frame(reader, event, listener),
+            Dialect::AnthropicMessages => anthropic_messages::frame(reader, event, listener),
         }
     }
 
     /// Reads a whole reply that does not stream.
-    pub fn body(self, body: &[u8]) -> Result<Frame<'_>, Malformed> {
-        object(body)?;
+    pub fn body<'a>(self, body: &'a [u8], listener: &mut Listener<'_, 'a>) -> Result<(), Malformed> {
+        let reader = json::object(body)?;
         match self {
-            Dialect::OpenAiChat => openai_chat::body(body),
-            Dialect::OpenAiCompletions => openai_completions::body(body),
+            Dialect::OpenAiChat => openai_chat::frame(reader, listener),
+            Dialect::OpenAiCompletions => openai_completions::frame(reader, listener),
+            Dialect::OpenAiResponses => openai_responses::body(reader, listener),
+            Dialect::AnthropicMessages => anthropic_messages::body(reader, listener),
         }
     }
 }
 
-/// The parser would take a list for an object whose members come in order.
-fn object(json: &[u8]) -> Result<(), Malformed> {
-    if json.trim_ascii_start().starts_with(b"{") { Ok(()) } else { Err(Malformed) }
-}
-
 /// Reads the usage of a reply that generates nothing, such as embeddings.
 pub fn usage_of(body: &[u8]) -> Option<Usage> {
-    usage::of_body(body)
+    usage::openai(&mut json::object(body).ok()?.find(b"usage")?)
 }

@@ -2,136 +2,73 @@
 //!
 //! Apart as one file per wire format; the same four parts in each. Must not know: time, outcomes, other dialects.
 //!
-//! Payload is content, `reasoning` or `reasoning_content` (servers use either name), a tool's name or argument
-//! fragment, the older `function_call`, refusal, audio. A role, an empty string, an id or an index is none.
+//! Payload is content, `reasoning` or `reasoning_content` (servers use either name, and some both), a tool's name or
+//! argument fragment, the older `function_call`, refusal, audio. A role, an empty string, an id or an index is none.
 
-use serde::Deserialize;
+use super::{Delta, Listener, Said, openai_chunk};
+use crate::json::{Malformed, Reader};
 
-use super::json::{Content, Count, Filled, Present, Text};
-use super::usage::UsageObject;
-use super::{Delta, Finish, Frame, Malformed};
-
-#[derive(Deserialize)]
-struct Reply<'a> {
-    #[serde(borrow, default)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(default)]
-    usage: Option<UsageObject>,
-    #[serde(default)]
-    error: Present,
-    #[serde(borrow, default)]
-    object: Text<'a>,
+/// Reads one chunk, or a whole reply, which has `message` for `delta`.
+pub(super) fn frame<'a>(reader: Reader<'a>, listener: &mut Listener<'_, 'a>) -> Result<(), Malformed> {
+    openai_chunk::read(reader, member, listener)
 }
 
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(default)]
-    index: Count,
-    #[serde(borrow, default)]
-    delta: Option<Message<'a>>,
-    #[serde(borrow, default)]
-    message: Option<Message<'a>>,
-    #[serde(borrow, default)]
-    finish_reason: Text<'a>,
+fn member<'a>(key: &[u8], value: &mut Reader<'a>, delta: &mut Delta<'a>, listener: &mut Listener<'_, 'a>) {
+    if !matches!(key, b"delta" | b"message") {
+        return;
+    }
+    value.members(|key, value| match key {
+        b"content" => content(value, delta, listener),
+        b"reasoning" | b"reasoning_content" => delta.reasoning |= value.filled(),
+        b"refusal" => delta.body |= value.filled(),
+        b"tool_calls" => value.items(|tool| {
+            tool.members(|key, value| {
+                if matches!(key, b"function" | b"custom") {
+                    delta.body |= called(value);
+                }
+            });
+        }),
+        b"function_call" => delta.body |= called(value),
+        b"audio" => value.members(|key, value| {
+            if matches!(key, b"data" | b"transcript") {
+                delta.body |= value.filled();
+            }
+        }),
+        _ => {}
+    });
 }
 
-#[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(borrow, default)]
-    content: Content<'a>,
-    #[serde(default)]
-    reasoning: Filled,
-    #[serde(default)]
-    reasoning_content: Filled,
-    #[serde(default)]
-    refusal: Filled,
-    #[serde(default)]
-    tool_calls: Option<Vec<ToolCall>>,
-    #[serde(default)]
-    function_call: Option<Call>,
-    #[serde(default)]
-    audio: Option<Audio>,
-}
-
-#[derive(Deserialize)]
-struct ToolCall {
-    #[serde(default)]
-    function: Option<Call>,
-    #[serde(default)]
-    custom: Option<Call>,
-}
-
-#[derive(Deserialize)]
-struct Call {
-    #[serde(default)]
-    name: Filled,
-    #[serde(default)]
-    arguments: Filled,
-    #[serde(default)]
-    input: Filled,
-}
-
-#[derive(Deserialize)]
-struct Audio {
-    #[serde(default)]
-    data: Filled,
-    #[serde(default)]
-    transcript: Filled,
-}
-
-/// Reads one chunk.
-pub(super) fn frame(data: &[u8]) -> Result<Frame<'_>, Malformed> {
-    let reply: Reply<'_> = serde_json::from_slice(data).map_err(|_| Malformed)?;
-    Ok(reply.into_frame(|choice| choice.delta.or(choice.message)))
-}
-
-/// Reads a whole reply.
-pub(super) fn body(body: &[u8]) -> Result<Frame<'_>, Malformed> {
-    let reply: Reply<'_> = serde_json::from_slice(body).map_err(|_| Malformed)?;
-    Ok(reply.into_frame(|choice| choice.message.or(choice.delta)))
-}
-
-impl<'a> Reply<'a> {
-    fn into_frame(self, message: impl Fn(ChoiceParts<'a>) -> Option<Message<'a>>) -> Frame<'a> {
-        let deltas: Vec<Delta<'a>> = self
-            .choices
-            .unwrap_or_default()
-            .into_iter()
-            .map(|choice| {
-                let finish = &choice.finish_reason.0;
-                let finish = (!finish.is_empty()).then(|| Finish::of(finish));
-                let index = u32::try_from(choice.index.0.unwrap_or(0)).unwrap_or(u32::MAX);
-                let parts = ChoiceParts { delta: choice.delta, message: choice.message };
-                delta(index, finish, message(parts))
-            })
-            .collect();
-        Frame {
-            error: self.error.0
-                || self.object.0 == "error"
-                || deltas.iter().any(|delta| delta.finish == Some(Finish::Error)),
-            deltas,
-            usage: self.usage.and_then(|usage| usage.read()),
+fn called(value: &mut Reader<'_>) -> bool {
+    let mut called = false;
+    value.members(|key, value| {
+        if matches!(key, b"name" | b"arguments" | b"input") {
+            called |= value.filled();
         }
-    }
+    });
+    called
 }
 
-struct ChoiceParts<'a> {
-    delta: Option<Message<'a>>,
-    message: Option<Message<'a>>,
-}
-
-fn delta<'a>(choice: u32, finish: Option<Finish>, message: Option<Message<'a>>) -> Delta<'a> {
-    let Some(message) = message else { return Delta { choice, finish, ..Delta::default() } };
-    let filled = |call: &Call| call.name.0 || call.arguments.0 || call.input.0;
-    let tools = message.tool_calls.as_deref().unwrap_or(&[]);
-    let called = tools.iter().flat_map(|tool| [&tool.function, &tool.custom]).flatten().any(filled)
-        || message.function_call.as_ref().is_some_and(filled);
-    let heard = message.audio.is_some_and(|audio| audio.data.0 || audio.transcript.0);
-    Delta {
-        choice,
-        reasoning: message.reasoning.0 || message.reasoning_content.0 || message.content.reasoning,
-        text: message.content.text,
-        body: called || heard || message.refusal.0 || message.content.other,
-        finish,
+/// Content is a text, or a list of parts of which some may be reasoning. A list is said part by part.
+fn content<'a>(value: &mut Reader<'a>, delta: &mut Delta<'a>, listener: &mut Listener<'_, 'a>) {
+    if value.peek() != Some(b'[') {
+        let text = value.text().unwrap_or_default();
+        if !text.is_empty() {
+            delta.text = text;
+        }
+        return;
     }
+    value.items(|part| {
+        let kind = part.find(b"type").and_then(|mut kind| kind.text()).unwrap_or_default();
+        let mut word = [0; super::WORD_BYTES_MAX];
+        let kind = kind.within(&mut word);
+        let thinking = part.find(b"thinking").is_some_and(|mut thinking| thinking.present());
+        let text = part.find(b"text").and_then(|mut text| text.text()).unwrap_or_default();
+        if thinking || kind == b"thinking" {
+            listener(Said::Delta(Delta { choice: delta.choice, reasoning: true, ..Delta::default() }));
+        } else if !text.is_empty() {
+            listener(Said::Delta(Delta { choice: delta.choice, text, ..Delta::default() }));
+        } else if part.peek() == Some(b'{') && kind != b"text" {
+            delta.body = true;
+        }
+    });
 }

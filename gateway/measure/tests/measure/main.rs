@@ -5,6 +5,7 @@
 mod cases;
 mod definitions;
 mod dialects;
+mod events;
 mod framing;
 mod legs;
 mod metrics_object;
@@ -13,4 +14,5 @@ mod page;
 mod play;
 mod properties;
 mod rates;
+mod recordings;
 mod waterfall;
