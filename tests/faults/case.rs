@@ -118,8 +118,10 @@ pub struct Exchange {
     pub pause_before: Duration,
     /// What the record must say. None where there is no record to look at.
     pub record: Option<Vec<Check>>,
-    /// Flags that the record must have, and no others.
+    /// Flags that the record must have.
     pub flags: Vec<&'static str>,
+    /// Flags that it may have; any further one is wrong.
+    pub flags_allowed: Vec<&'static str>,
 }
 
 /// The request as the caller sends it. `@MODEL@` stands for the name of the case.
@@ -213,6 +215,10 @@ pub enum Body {
     OwnError,
     /// What the upstream sent up to its end, then an error event in the caller's dialect, and no terminal event.
     BrokenOff,
+    /// The same, or broken framing in place of the event, where a length has been promised.
+    BrokenSomehow,
+    /// What the upstream sent, with or without an error event behind it.
+    AsSentOrBrokenOff,
     /// A beginning of what the upstream sent.
     Beginning,
     /// A JSON object that holds all of this; it may hold more.
@@ -300,6 +306,7 @@ impl Exchange {
             pause_before: Duration::ZERO,
             record: Some(Vec::new()),
             flags: Vec::new(),
+            flags_allowed: Vec::new(),
         }
     }
 }
@@ -463,5 +470,9 @@ impl Case {
 
     pub fn flags(self, flags: &[&'static str]) -> Case {
         self.with(|exchange| exchange.flags.extend(flags))
+    }
+
+    pub fn flags_allowed(self, flags: &[&'static str]) -> Case {
+        self.with(|exchange| exchange.flags_allowed.extend(flags))
     }
 }

@@ -224,8 +224,11 @@ fn judge_record(seen: &Seen<'_>, record: &Value, wrong: &mut Vec<String>) {
     let flags: Vec<&str> =
         record["flags"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let marked = seen.exchange.record.iter().flatten().any(|check| matches!(check, Check::Marked));
-    let unexpected = flags.iter().filter(|flag| **flag != NO_ENGINE && !seen.exchange.flags.contains(*flag));
-    let unexpected: Vec<_> = unexpected.collect();
+    let may = |flag: &str| {
+        let Exchange { flags, flags_allowed, .. } = seen.exchange;
+        flag == NO_ENGINE || flags.contains(&flag) || flags_allowed.contains(&flag)
+    };
+    let unexpected: Vec<_> = flags.iter().filter(|flag| !may(flag)).collect();
     if !unexpected.is_empty() && !marked {
         wrong.push(format!("record: unexpected flags {unexpected:?}"));
     }

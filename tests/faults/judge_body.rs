@@ -37,6 +37,12 @@ pub fn wrong(due: &Due<'_>, reply: &Reply) -> Option<String> {
         Body::MetricsOnce => metrics_once(&reply.body),
         Body::OwnError => own_error(due, reply),
         Body::BrokenOff => broken_off(due, reply),
+        Body::BrokenSomehow => match &reply.ended {
+            Ended::Broken(_) if reply.body == due.sent => None,
+            Ended::Broken(_) | Ended::Complete | Ended::Left => broken_off(due, reply),
+        },
+        Body::AsSentOrBrokenOff if reply.body == due.sent => None,
+        Body::AsSentOrBrokenOff => broken_off(due, reply),
         Body::Beginning => beginning(&due.sent, &reply.body),
         Body::Holding(expected) => match serde_json::from_slice::<Value>(&reply.body) {
             Ok(found) => missing(expected, &found, ""),
@@ -93,8 +99,17 @@ fn own_error(due: &Due<'_>, reply: &Reply) -> Option<String> {
 /// What the upstream sent, then one error event and nothing that ends the protocol. Another gateway may break the
 /// framing in place of an event.
 fn broken_off(due: &Due<'_>, reply: &Reply) -> Option<String> {
-    let Some(rest) = reply.body.strip_prefix(due.sent.as_slice()) else {
-        return differs(&due.sent, &reply.body);
+    // A frame that was cut is either kept back, or passed on and closed by a blank line.
+    let whole = due.sent.windows(2).rposition(|two| two == b"\n\n").map_or(0, |at| at + 2);
+    let (frames, cut) = due.sent.split_at(whole);
+    let Some(rest) = reply.body.strip_prefix(frames) else { return differs(&due.sent, &reply.body) };
+    let rest: &[u8] = match (cut.is_empty(), rest.strip_prefix(cut)) {
+        (false, Some([])) => &[],
+        (false, Some(rest)) => match rest.strip_prefix(b"\n\n") {
+            Some(rest) => rest,
+            None => return Some("what follows a cut frame is glued to it, and cannot be read".to_owned()),
+        },
+        (true, _) | (false, None) => rest,
     };
     let rest = String::from_utf8_lossy(rest).into_owned();
     for terminal in ["[DONE]", "message_stop", "response.completed", "finish_reason\":\"stop"] {

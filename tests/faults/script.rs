@@ -152,6 +152,13 @@ impl Play {
         self
     }
 
+    /// Bytes on the wire that carry this piece of the body in a framing of the case's own.
+    pub fn framed_as(self, wire: impl AsRef<[u8]>, body: impl AsRef<[u8]>) -> Play {
+        let mut play = self.raw(wire);
+        play.body.push((Bytes::copy_from_slice(body.as_ref()), Whose::Callers));
+        play
+    }
+
     pub fn pause(self, milliseconds: u64) -> Play {
         self.act(Act::Pause(Duration::from_millis(milliseconds)))
     }
