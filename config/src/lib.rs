@@ -32,7 +32,7 @@ pub use flags::{ENGINE_FLAGS, Flag, FlagKey, GATEWAY_FLAGS, SET_FLAG, Takes};
 pub use layers::Sources;
 pub use problem::{Origin, Problem, Problems, Wrong};
 pub use shared::{Level, Log, LogFormat};
-pub use show::{Row, Shown};
+pub use show::{Form, Row, Shown};
 
 /// Settings together with where each of them came from.
 #[derive(Debug, Clone)]

@@ -26,7 +26,29 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shown(pub Vec<Row>);
 
+/// How `config show` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Table,
+    Json,
+}
+
 impl Shown {
+    /// Writes every setting to the standard output. A reader that has seen enough and left is no error.
+    ///
+    /// # Errors
+    /// When the output cannot be written for another reason.
+    pub fn print(&self, form: Form) -> std::io::Result<()> {
+        let text = match form {
+            Form::Table => self.to_string(),
+            Form::Json => format!("{:#}\n", self.to_json()),
+        };
+        match std::io::Write::write_all(&mut std::io::stdout().lock(), text.as_bytes()) {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        }
+    }
+
     /// An array of `{key, value, resolved, from: {kind, name}}`; `resolved` is null where it is the value itself.
     pub fn to_json(&self) -> Value {
         let row = |row: &Row| {

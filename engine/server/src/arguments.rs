@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, error::ErrorKind};
-use pitot_config::{ENGINE_FLAGS, Flag, FlagKey, SET_FLAG, Sources, Takes};
+use pitot_config::{ENGINE_FLAGS, Flag, FlagKey, Form, SET_FLAG, Sources, Takes};
 
 use crate::pull::PullArguments;
 
@@ -25,13 +25,6 @@ pub enum StandardInput {
     Ignored,
     /// Its end stops the engine: a supervisor that dies takes the engine with it.
     StopsAtEnd,
-}
-
-/// How `config show` prints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    Table,
-    Json,
 }
 
 const ABOUT: &str = "An LLM inference engine with an OpenAI endpoint that stamps every request";

@@ -22,6 +22,7 @@ mod source;
 mod testing;
 mod vocabulary;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -79,7 +80,8 @@ pub fn run(arguments: PullArguments) -> anyhow::Result<PathBuf> {
     } else {
         progress.note(&format!("already there: {}", place.folder.display()));
     }
-    println!("{}", place.folder.display());
+    // For whoever called to read; one that does not read has the model all the same.
+    let _ = writeln!(std::io::stdout(), "{}", place.folder.display());
     Ok(place.folder.clone())
 }
 

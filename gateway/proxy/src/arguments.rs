@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind};
-use pitot_config::{Flag, FlagKey, GATEWAY_FLAGS, SET_FLAG, Sources, Takes};
+use pitot_config::{Flag, FlagKey, Form, GATEWAY_FLAGS, SET_FLAG, Sources, Takes};
 
 /// What was asked for.
 #[derive(Debug)]
@@ -27,13 +27,6 @@ pub struct Up {
     pub served_model_names: Vec<String>,
     /// `section.key=value` for the engine's configuration, as its own `--set` takes it.
     pub engine_set: Vec<String>,
-}
-
-/// How `config show` prints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    Table,
-    Json,
 }
 
 const ABOUT: &str =

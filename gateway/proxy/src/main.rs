@@ -14,6 +14,7 @@ mod emit;
 mod engine_link;
 mod error;
 mod forward;
+mod front;
 mod keys;
 mod ready;
 mod request;

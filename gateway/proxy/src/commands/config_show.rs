@@ -4,16 +4,10 @@
 
 use std::process::ExitCode;
 
-use pitot_config::{Sources, gateway};
-
-use crate::arguments::Form;
+use pitot_config::{Form, Sources, gateway};
 
 /// Prints the settings.
 pub fn run(sources: &Sources, form: Form) -> anyhow::Result<ExitCode> {
-    let resolved = gateway::resolve(sources)?;
-    match form {
-        Form::Table => print!("{}", resolved.shown),
-        Form::Json => println!("{:#}", resolved.shown.to_json()),
-    }
+    gateway::resolve(sources)?.shown.print(form)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -33,10 +33,10 @@ pub fn text(finished: &Finished) -> String {
     let mut begun = 0;
     for (name, ns) in record.waterfall.segments() {
         let Some(ns) = ns else {
-            let _ = writeln!(out, "  {:<28} {:>14}", name.replace('_', " "), "null");
+            let _ = writeln!(out, "  {:<28} {:>14}", name, "null");
             continue;
         };
-        let _ = writeln!(out, "  {:<28} {:>14}  {}", name.replace('_', " "), ms(ns), bar(begun, ns, total));
+        let _ = writeln!(out, "  {:<28} {:>14}  {}", name, ms(ns), bar(begun, ns, total));
         begun += ns;
     }
     for (name, from, to) in stages(finished) {
@@ -60,8 +60,8 @@ fn stages(finished: &Finished) -> [(&'static str, Option<u64>, Option<u64>); 2] 
     let timeline = &finished.record.timeline;
     let ns = |at: Option<pitot_measure::At>| at.map(|at| at.0);
     [
-        ("· reasoning, as it arrived", ns(timeline.reasoning_first), ns(timeline.reasoning_last)),
-        ("· content, as it arrived", ns(timeline.content_first), ns(timeline.content_last)),
+        ("· reasoning_time", ns(timeline.reasoning_first), ns(timeline.reasoning_last)),
+        ("· content_time", ns(timeline.content_first), ns(timeline.content_last)),
     ]
 }
 

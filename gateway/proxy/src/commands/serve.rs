@@ -7,17 +7,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use pingora::proxy::http_proxy_service;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server};
 use pingora::services::Service as _;
+use pingora::services::listening::Service;
 use pitot_config::{Log, LogFormat, Sources, gateway};
 use tracing_subscriber::EnvFilter;
 
 use crate::admin;
 use crate::app::App;
 use crate::forward::Forwarder;
-use crate::service::Service;
+use crate::front::Front;
 use crate::shutdown::{Never, Shutdown};
 use crate::supervise::Pace;
 
@@ -112,8 +112,9 @@ fn run_proxy(app: &Arc<App>, addresses: Addresses) {
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
-    let proxy = Service { forwarder: Arc::new(Forwarder::new(Arc::clone(app))) };
-    let mut service = http_proxy_service(&server.configuration, proxy);
+    let forwarder = Arc::new(Forwarder::new(Arc::clone(app)));
+    let front = Front::new(forwarder, &server.configuration);
+    let mut service = Service::new("applications".to_owned(), front);
     service.add_tcp(&addresses.applications.to_string());
     tracing::debug!(name = service.name(), threads, "starting the proxy service");
     server.add_service(service);

@@ -3,6 +3,7 @@
 //! Apart from `serve` because it owns an engine process, waits until both are ready and says where to ask. With
 //! `--once` it asks one question itself and stops. Must not know: how requests are forwarded.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -138,14 +139,17 @@ fn wait_until_ready(
 fn announce(app: &App, addresses: serve::Addresses) {
     let model = app.link.state().and_then(|engine| engine.models.first().cloned()).unwrap_or_default();
     let serve::Addresses { applications, admin } = addresses;
-    println!(
+    let banner = format!(
         "\nPitot is ready.\n\n  \
          endpoint  http://{applications}/v1   (the base_url of an OpenAI client)\n  \
-         admin     http://{admin}      (/metrics /rates /requests/{{id}} /readyz)\n\n\
-         Try it:\n\n  \
-         curl -N http://{applications}/v1/chat/completions -H 'content-type: application/json' -d '{{\n    \
-         \"model\": \"{model}\", \"stream\": true, \"stream_options\": {{\"include_usage\": true}},\n    \
+         admin     http://{admin}      (/metrics /rates /requests /requests/{{id}} /engine /readyz)\n\n\
+         Try it (-i shows the headers; x-request-id is the id for /requests/{{id}}):\n\n  \
+         curl -iN http://{applications}/v1/chat/completions -H 'content-type: application/json' -d '{{\n    \
+         \"model\": \"{model}\", \"temperature\": 0, \"max_tokens\": 64,\n    \
+         \"stream\": true, \"stream_options\": {{\"include_usage\": true}},\n    \
          \"messages\": [{{\"role\": \"user\", \"content\": \"What is the capital of France?\"}}]}}'\n\n\
-         Ctrl-C stops both.\n"
+         Ctrl-C finishes what runs and stops both; a second one stops at once.\n\n"
     );
+    // Nobody may be reading; serving goes on.
+    let _ = std::io::stdout().write_all(banner.as_bytes());
 }
