@@ -4,6 +4,7 @@
 //! status, outcomes.
 
 use crate::dialect::{DONE, Delta, Dialect, Ends, Finish, Said, Usage};
+use crate::engine_timing::UpstreamTiming;
 use crate::event::At;
 use crate::json::{Bytes, Text};
 use crate::record::Flag;
@@ -56,6 +57,8 @@ pub struct Answer {
     usage_is_last: bool,
     /// Whether it came in a frame that held nothing else.
     usage_stood_alone: bool,
+    /// The upstream's own timing.
+    pub timing: Option<UpstreamTiming>,
     pub finish: Option<Finish>,
     pub finish_mark: Option<Mark>,
     pub error: Option<Mark>,
@@ -97,6 +100,7 @@ impl Answer {
             usage_ahead: None,
             usage_is_last: false,
             usage_stood_alone: false,
+            timing: None,
             finish: None,
             finish_mark: None,
             error: None,
@@ -172,6 +176,7 @@ impl Answer {
             Said::Restated(delta) => heard.payload |= self.delta(delta, mark),
             Said::Usage(usage) => heard.usage = Some(*usage),
             Said::UsageAhead(usage) => self.usage_ahead = Some(usage.after(self.usage_ahead)),
+            Said::Timing(timing) => self.timing = Some(timing.or_earlier(self.timing)),
             Said::Error => _ = self.error.get_or_insert(mark),
             Said::End => _ = self.terminal.get_or_insert(mark),
         }

@@ -38,7 +38,7 @@ pub mod waterfall;
 
 pub use conservation::Violation;
 pub use dialect::Finish;
-pub use engine_timing::HEAD_FIELDS;
+pub use engine_timing::{HEAD_FIELDS, TimingSource, TtftOrigin, UpstreamTiming};
 pub use event::{
     At, BodyKind, Deadline, Ending, EngineTimes, Event, OutputPart, RefusalReason, UpstreamFailure,
 };

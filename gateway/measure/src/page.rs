@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use crate::conservation::Violation;
 use crate::definitions::DEFINITIONS;
+use crate::engine_timing::TimingSource;
 use crate::families::{BUCKETS_SECONDS, Family, FamilyKind, OWN_BUCKETS_SECONDS};
 use crate::outcome::{OutcomeKind, Phase, Reason};
 use crate::quantity::{Absent, Source};
@@ -50,6 +51,19 @@ const TIMELINE: [(&str, &str); 14] = [
     ("downstream_done", "the last write to the caller returned, or the request ended without one"),
 ];
 
+const UPSTREAM_TIMING: [(&str, &str); 7] = [
+    ("upstream_queue_ns", "time in the upstream's queue"),
+    ("upstream_prefill_ns", "scheduled to first token"),
+    ("upstream_ttft_ns", "time to the first token, from `upstream_ttft_origin` on"),
+    ("upstream_ttft_origin", "`arrival` (the queue is included) or `scheduled`"),
+    ("upstream_decode_ns", "first token to last"),
+    ("upstream_total_ns", "all of it, as the upstream says"),
+    (
+        "upstream_*_tokens",
+        "counts of the same source: input, cached, output, reasoning, content, unclassified",
+    ),
+];
+
 const SEGMENTS: [(&str, &str); 8] = [
     ("gateway_in", "accepted → request_sent"),
     ("local_hop", "request_sent → engine queued, and engine last → finish"),
@@ -77,6 +91,7 @@ pub fn print() -> String {
     let mut page = OPENING.to_owned();
     table(&mut page, &["stamp", "meaning"], TIMELINE.map(|(name, meaning)| vec![code(name), meaning.into()]));
     quantities(&mut page);
+    upstream_timing(&mut page);
     outcomes(&mut page);
     rates_of_many(&mut page);
     prometheus(&mut page);
@@ -130,6 +145,19 @@ fn quantities(page: &mut String) {
     table(page, &["mark of a number", "meaning"], names);
     let names = Absent::ALL.iter().map(|reason| vec![code(reason.name()), reason.meaning().into()]);
     table(page, &["mark of a null", "meaning"], names);
+}
+
+fn upstream_timing(page: &mut String) {
+    heading(
+        page,
+        "The upstream's own timing",
+        "Many servers say in a reply how long they took. What they say passes unchanged and is kept in one form; the \
+         first source of\nthe second table that is there is taken. A phase whose time or count is 0 is dropped. All \
+         are null if nothing was said.",
+    );
+    table(page, &["key", "meaning"], UPSTREAM_TIMING.map(|(key, meaning)| vec![code(key), meaning.into()]));
+    let names = TimingSource::ALL.iter().map(|source| vec![code(source.name()), source.meaning().into()]);
+    table(page, &["`upstream_timing_source`", "found in"], names);
 }
 
 fn outcomes(page: &mut String) {

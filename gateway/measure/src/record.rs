@@ -5,6 +5,7 @@
 
 use crate::conservation::Violation;
 use crate::dialect::Finish;
+use crate::engine_timing::UpstreamTiming;
 use crate::event::{At, EngineTimes};
 use crate::named::named;
 use crate::outcome::{Literal, OutcomeKind, Phase, Reason};
@@ -69,6 +70,8 @@ pub struct Record {
     pub own: Option<OwnCost>,
     /// Absent if the engine reported none.
     pub engine: Option<EngineTimes>,
+    /// What the reply itself says of the upstream's work. Absent if it says nothing.
+    pub upstream_timing: Option<UpstreamTiming>,
     pub waterfall: Waterfall,
 }
 

@@ -60,6 +60,7 @@ pub(crate) fn record(observer: Observer, at: At, ending: Ending, client_status: 
         client_backpressure_ns: observer.blocked.up_to(timeline.downstream_done),
         own: observer.own,
         engine: observer.engine,
+        upstream_timing: answer.timing.or_else(|| attempt.head_timing.timing()),
         waterfall: divide(&observer, &timeline),
         timeline,
         id: observer.facts.id,

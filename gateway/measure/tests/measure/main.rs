@@ -5,6 +5,7 @@
 mod cases;
 mod definitions;
 mod dialects;
+mod engine_timing;
 mod events;
 mod framing;
 mod legs;
