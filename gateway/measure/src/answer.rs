@@ -50,6 +50,8 @@ impl Choice {
 pub struct Answer {
     pub stages: Stages,
     pub first_frame: Option<At>,
+    /// The first chunk with a choice.
+    pub first_choice: Option<At>,
     pub usage: Option<Usage>,
     /// Counts that came before the answer and are merged into those that end it.
     usage_ahead: Option<Usage>,
@@ -96,6 +98,7 @@ impl Answer {
         Answer {
             stages: Stages::default(),
             first_frame: None,
+            first_choice: None,
             usage: None,
             usage_ahead: None,
             usage_is_last: false,
@@ -139,6 +142,9 @@ impl Answer {
         let mut heard = self.listen();
         let shape = dialect.frame(fields.event, data, &mut |said| self.hear(&said, mark, &mut heard));
         self.heard(&heard);
+        if heard.deltas && dialect.ends() == Ends::WithLastChunk {
+            self.first_choice.get_or_insert(mark.at);
+        }
         if shape.is_err() {
             self.flag(Flag::FrameMalformed);
         }

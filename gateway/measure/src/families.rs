@@ -88,8 +88,8 @@ named! {
         ClientFullResponse = "pitot_client_full_response_seconds": "client_full_response_time",
         TimePerToken = "pitot_time_per_token_seconds": "time_per_token, one per request",
         InputTokens = "pitot_input_tokens_total": "sum of input_tokens where known",
-        OutputTokens = "pitot_output_tokens_total": "sum of output_tokens where known",
-        ReasoningTokens = "pitot_reasoning_tokens_total": "sum of reasoning_tokens where known",
+        OutputTokens = "pitot_output_tokens_total": "sum of output_tokens where known and no estimate",
+        ReasoningTokens = "pitot_reasoning_tokens_total": "sum of reasoning_tokens where known and no estimate",
         CachedInputTokens = "pitot_cached_input_tokens_total": "sum of cached_tokens where known",
         CacheHits = "pitot_cache_hit_requests_total": "requests with at least one cached token",
         CacheKnown = "pitot_cache_known_requests_total": "requests whose cached_tokens are known, hit or miss",
@@ -249,7 +249,8 @@ fn seconds(time: Quantity<u64>) -> Option<f64> {
 }
 
 fn count(tokens: Quantity<u64>) -> Option<f64> {
-    tokens.value().map(|tokens| tokens as f64)
+    // An estimate among the sums could not be told from what was reported.
+    tokens.certain().map(|tokens| tokens as f64)
 }
 
 /// One request, or nothing to add.

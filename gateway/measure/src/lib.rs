@@ -16,6 +16,7 @@ mod dialect;
 mod engine_timing;
 mod event;
 pub mod families;
+pub mod first_times;
 mod json;
 pub mod metrics_object;
 mod named;

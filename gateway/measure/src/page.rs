@@ -8,6 +8,7 @@ use crate::conservation::Violation;
 use crate::definitions::DEFINITIONS;
 use crate::engine_timing::TimingSource;
 use crate::families::{BUCKETS_SECONDS, Family, FamilyKind, OWN_BUCKETS_SECONDS};
+use crate::first_times::FirstTime;
 use crate::outcome::{OutcomeKind, Phase, Reason};
 use crate::quantity::{Absent, Source};
 use crate::rates;
@@ -28,7 +29,7 @@ Stamps are monotonic nanoseconds since the request was accepted. One is taken wh
 has completed, so events of one read share it. Keys end in `_ns`.
 ";
 
-const TIMELINE: [(&str, &str); 14] = [
+const TIMELINE: [(&str, &str); 15] = [
     ("request_read", "last byte of the request read from the caller"),
     (
         "request_sent",
@@ -36,6 +37,7 @@ const TIMELINE: [(&str, &str); 14] = [
     ),
     ("head", "head of the upstream's reply read"),
     ("first_frame", "first event with data read (first body byte of a reply that does not stream)"),
+    ("first_choice", "first chunk with a choice, even an empty one; typed events have none"),
     (
         "first_token",
         "**V1**, first event with a payload: content, reasoning, tool name or argument, refusal, audio",
@@ -91,6 +93,7 @@ pub fn print() -> String {
     let mut page = OPENING.to_owned();
     table(&mut page, &["stamp", "meaning"], TIMELINE.map(|(name, meaning)| vec![code(name), meaning.into()]));
     quantities(&mut page);
+    first_times(&mut page);
     upstream_timing(&mut page);
     outcomes(&mut page);
     rates_of_many(&mut page);
@@ -145,6 +148,17 @@ fn quantities(page: &mut String) {
     table(page, &["mark of a number", "meaning"], names);
     let names = Absent::ALL.iter().map(|reason| vec![code(reason.name()), reason.meaning().into()]);
     table(page, &["mark of a null", "meaning"], names);
+}
+
+fn first_times(page: &mut String) {
+    heading(
+        page,
+        "Times to something first",
+        "What others publish as time to first token, each from request_sent to the read that brought what it waits \
+         for. All can be\nmade of the timeline above: they are the differences of its stamps.",
+    );
+    let names = FirstTime::ALL.iter().map(|first| vec![code(first.name()), first.meaning().into()]);
+    table(page, &["name", "waits for"], names);
 }
 
 fn upstream_timing(page: &mut String) {

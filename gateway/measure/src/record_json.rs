@@ -72,6 +72,7 @@ fn stamps<M: SerializeMap>(timeline: &Timeline, map: &mut M) -> Result<(), M::Er
         request_sent,
         head,
         first_frame,
+        first_choice,
         first_token,
         reasoning_first,
         reasoning_last,
@@ -87,6 +88,7 @@ fn stamps<M: SerializeMap>(timeline: &Timeline, map: &mut M) -> Result<(), M::Er
     map.serialize_entry("request_sent_ns", request_sent)?;
     map.serialize_entry("head_ns", head)?;
     map.serialize_entry("first_frame_ns", first_frame)?;
+    map.serialize_entry("first_choice_ns", first_choice)?;
     map.serialize_entry("first_token_ns", first_token)?;
     map.serialize_entry("reasoning_first_ns", reasoning_first)?;
     map.serialize_entry("reasoning_last_ns", reasoning_last)?;

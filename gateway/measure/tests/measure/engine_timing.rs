@@ -267,16 +267,14 @@ fn the_head_of_tgi() {
 
 #[test]
 fn a_response_of_the_responses_format_has_it_at_its_top() {
-    let end = format!(
-        "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{{\"status\":\"completed\",\
-         \"usage\":{{\"input_tokens\":5,\"output_tokens\":2}},\"metrics\":{{\"queue_time_ms\":4}}}}}}\n\n"
-    );
+    let end = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"status\":\"completed\",\
+         \"usage\":{\"input_tokens\":5,\"output_tokens\":2},\"metrics\":{\"queue_time_ms\":4}}}\n\n";
     let delta = "data: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n";
     let play = Play::new(Endpoint::Responses, true)
         .sent(10)
         .head(15, 200, BodyKind::EventStream)
         .read(50, delta)
-        .read(60, &end)
+        .read(60, end)
         .ended(70);
     let record = play.run();
     assert_eq!(record.upstream_timing.unwrap().queue_ns, Some(4 * MS));

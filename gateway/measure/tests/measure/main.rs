@@ -7,6 +7,7 @@ mod definitions;
 mod dialects;
 mod engine_timing;
 mod events;
+mod first_times;
 mod framing;
 mod legs;
 mod metrics_object;
