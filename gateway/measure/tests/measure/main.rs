@@ -9,6 +9,7 @@ mod engine_timing;
 mod events;
 mod first_times;
 mod framing;
+mod fuzz;
 mod legs;
 mod metrics_object;
 mod outcomes;
