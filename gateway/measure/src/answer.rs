@@ -4,6 +4,7 @@
 //! status, outcomes.
 
 use crate::dialect::{DONE, Delta, Dialect, Ends, Finish, Said, Usage};
+use crate::engine_timing::UpstreamTiming;
 use crate::event::At;
 use crate::json::{Bytes, Text};
 use crate::record::Flag;
@@ -49,6 +50,8 @@ impl Choice {
 pub struct Answer {
     pub stages: Stages,
     pub first_frame: Option<At>,
+    /// The first chunk with a choice.
+    pub first_choice: Option<At>,
     pub usage: Option<Usage>,
     /// Counts that came before the answer and are merged into those that end it.
     usage_ahead: Option<Usage>,
@@ -56,6 +59,8 @@ pub struct Answer {
     usage_is_last: bool,
     /// Whether it came in a frame that held nothing else.
     usage_stood_alone: bool,
+    /// The upstream's own timing.
+    pub timing: Option<UpstreamTiming>,
     pub finish: Option<Finish>,
     pub finish_mark: Option<Mark>,
     pub error: Option<Mark>,
@@ -93,10 +98,12 @@ impl Answer {
         Answer {
             stages: Stages::default(),
             first_frame: None,
+            first_choice: None,
             usage: None,
             usage_ahead: None,
             usage_is_last: false,
             usage_stood_alone: false,
+            timing: None,
             finish: None,
             finish_mark: None,
             error: None,
@@ -135,6 +142,9 @@ impl Answer {
         let mut heard = self.listen();
         let shape = dialect.frame(fields.event, data, &mut |said| self.hear(&said, mark, &mut heard));
         self.heard(&heard);
+        if heard.deltas && dialect.ends() == Ends::WithLastChunk {
+            self.first_choice.get_or_insert(mark.at);
+        }
         if shape.is_err() {
             self.flag(Flag::FrameMalformed);
         }
@@ -172,6 +182,7 @@ impl Answer {
             Said::Restated(delta) => heard.payload |= self.delta(delta, mark),
             Said::Usage(usage) => heard.usage = Some(*usage),
             Said::UsageAhead(usage) => self.usage_ahead = Some(usage.after(self.usage_ahead)),
+            Said::Timing(timing) => self.timing = Some(timing.or_earlier(self.timing)),
             Said::Error => _ = self.error.get_or_insert(mark),
             Said::End => _ = self.terminal.get_or_insert(mark),
         }

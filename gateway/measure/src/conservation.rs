@@ -77,7 +77,7 @@ fn counts_with_engine(engine: &EngineTimes, tokens: &Tokens, sequences: u64, bro
     if sequences > 1 {
         return;
     }
-    if tokens.output.value().is_some_and(|output| output != engine.tokens_output) {
+    if tokens.output.certain().is_some_and(|output| output != engine.tokens_output) {
         broken.push(Violation::OutputDiffersFromEngine);
     }
     if tokens.input.value().is_some_and(|input| input != engine.tokens_prompt) {

@@ -105,14 +105,16 @@ pub const DEFINITIONS: [Definition; 23] = [
     tokens(
         Metric::OutputTokens,
         "output_tokens",
-        "terminal usage; with reasoning added where the total shows that the vendor leaves it out",
-        "not reported",
+        "terminal usage; with reasoning added where the total shows that the vendor leaves it out; the number of \
+         events with a payload, estimated, where a complete stream has no count",
+        "not reported, and the stream is not complete or there was none",
     ),
     tokens(Metric::TotalTokens, "total_tokens", "input_tokens + output_tokens", "either is absent"),
     tokens(
         Metric::ReasoningTokens,
         "reasoning_tokens",
-        "reported, at most output_tokens; 0 and inferred if usage is silent and no reasoning was seen",
+        "reported, at most output_tokens; 0 and inferred if usage is silent and no reasoning was seen; estimated \
+         where output_tokens are",
         "0 or nothing reported although reasoning was seen, or no usage",
     ),
     tokens(Metric::ContentTokens, "content_tokens", "output_tokens − reasoning_tokens", "either is absent"),

@@ -20,6 +20,8 @@ pub enum Label {
     Outcome,
     /// `true` or `false`: whether the upstream's reply streamed.
     Streaming,
+    /// Where the upstream's own timing was found.
+    Source,
     Sink,
 }
 
@@ -31,6 +33,7 @@ impl Label {
             Label::Endpoint => "endpoint",
             Label::Outcome => "outcome",
             Label::Streaming => "streaming",
+            Label::Source => "source",
             Label::Sink => "sink",
         }
     }
@@ -85,14 +88,17 @@ named! {
         ClientFullResponse = "pitot_client_full_response_seconds": "client_full_response_time",
         TimePerToken = "pitot_time_per_token_seconds": "time_per_token, one per request",
         InputTokens = "pitot_input_tokens_total": "sum of input_tokens where known",
-        OutputTokens = "pitot_output_tokens_total": "sum of output_tokens where known",
-        ReasoningTokens = "pitot_reasoning_tokens_total": "sum of reasoning_tokens where known",
+        OutputTokens = "pitot_output_tokens_total": "sum of output_tokens where known and no estimate",
+        ReasoningTokens = "pitot_reasoning_tokens_total": "sum of reasoning_tokens where known and no estimate",
         CachedInputTokens = "pitot_cached_input_tokens_total": "sum of cached_tokens where known",
         CacheHits = "pitot_cache_hit_requests_total": "requests with at least one cached token",
         CacheKnown = "pitot_cache_known_requests_total": "requests whose cached_tokens are known, hit or miss",
         EngineQueue = "pitot_engine_queue_seconds": "engine: scheduled − queued",
         EnginePrefill = "pitot_engine_prefill_seconds": "engine: first − scheduled",
         EngineDecode = "pitot_engine_decode_seconds": "engine: last − first",
+        UpstreamQueue = "pitot_upstream_queue_seconds": "the reply's own timing: time in the upstream's queue",
+        UpstreamPrefill = "pitot_upstream_prefill_seconds": "the reply's own timing: scheduled to first token",
+        UpstreamDecode = "pitot_upstream_decode_seconds": "the reply's own timing: first token to last",
         ClientBackpressure = "pitot_client_backpressure_seconds":
             "time inside writes to the caller, of requests that wrote anything",
         OwnRequest = "pitot_own_request_seconds": "time that the gateway itself spent on a request",
@@ -142,6 +148,9 @@ impl Family {
             | Family::EnginePrefill
             | Family::EngineDecode
             | Family::ClientBackpressure => histogram(SERIES),
+            Family::UpstreamQueue | Family::UpstreamPrefill | Family::UpstreamDecode => {
+                histogram(&[Label::Model, Label::Upstream, Label::Source])
+            }
             Family::OwnRequest | Family::OwnChunk => (FamilyKind::Histogram, SERIES, &OWN_BUCKETS_SECONDS),
             Family::InputTokens
             | Family::OutputTokens
@@ -177,6 +186,7 @@ pub fn label_value(record: &Record, label: Label) -> Option<&str> {
             Transfer::Streamed => "true",
             Transfer::Whole => "false",
         }),
+        Label::Source => record.upstream_timing.map(|timing| timing.source.name()),
         Label::Sink => None,
     }
 }
@@ -211,6 +221,12 @@ pub fn samples(record: &Record) -> Vec<Sample> {
     add(Family::EngineQueue, between(engine.queued, engine.scheduled));
     add(Family::EnginePrefill, between(engine.scheduled, engine.first));
     add(Family::EngineDecode, between(engine.first, engine.last));
+    if let Some(timing) = &record.upstream_timing {
+        let seconds = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e9);
+        add(Family::UpstreamQueue, seconds(timing.queue_ns));
+        add(Family::UpstreamPrefill, seconds(timing.prefill_ns));
+        add(Family::UpstreamDecode, seconds(timing.decode_ns));
+    }
     let wrote = record.client_backpressure_ns > 0;
     add(Family::ClientBackpressure, wrote.then_some(record.client_backpressure_ns as f64 / 1e9));
     add(Family::ConservationViolations, once(!record.violations.is_empty()));
@@ -233,7 +249,8 @@ fn seconds(time: Quantity<u64>) -> Option<f64> {
 }
 
 fn count(tokens: Quantity<u64>) -> Option<f64> {
-    tokens.value().map(|tokens| tokens as f64)
+    // An estimate among the sums could not be told from what was reported.
+    tokens.certain().map(|tokens| tokens as f64)
 }
 
 /// One request, or nothing to add.

@@ -16,6 +16,7 @@ mod dialect;
 mod engine_timing;
 mod event;
 pub mod families;
+pub mod first_times;
 mod json;
 pub mod metrics_object;
 mod named;
@@ -38,7 +39,7 @@ pub mod waterfall;
 
 pub use conservation::Violation;
 pub use dialect::Finish;
-pub use engine_timing::HEAD_FIELDS;
+pub use engine_timing::{HEAD_FIELDS, TimingSource, TtftOrigin, UpstreamTiming};
 pub use event::{
     At, BodyKind, Deadline, Ending, EngineTimes, Event, OutputPart, RefusalReason, UpstreamFailure,
 };

@@ -12,6 +12,7 @@
 use crate::answer::{Answer, Expectation, ExpectedUsage, Understood};
 use crate::blocked::Blocked;
 use crate::dialect::{self, Dialect};
+use crate::engine_timing::HeadTiming;
 use crate::event::{At, BodyKind, Ending, EngineTimes, Event};
 use crate::metrics_object::SoFar;
 use crate::outcome::Payload;
@@ -43,6 +44,7 @@ pub struct Observer {
 pub(crate) struct Attempt {
     pub sent: Option<At>,
     pub head: Option<(At, u16)>,
+    pub head_timing: HeadTiming,
     pub transfer: Transfer,
     pub first_byte: Option<At>,
     pub last_read: Option<At>,
@@ -113,7 +115,7 @@ impl Observer {
                 self.attempt.answer.forwarded(upstream_bytes, at);
             }
             Event::EngineTimes(times) => self.engine = Some(times),
-            Event::HeadField { name: _, value: _ } => {}
+            Event::HeadField { name, value } => self.attempt.head_timing.field(name, value),
             Event::Worked { ns, chunks } => self.own.get_or_insert_default().add(ns, chunks),
             Event::ReadsHeldBack => self.attempt.answer.flag(Flag::ReadsHeldBack),
         }
@@ -220,6 +222,7 @@ impl Attempt {
         Attempt {
             sent: None,
             head: None,
+            head_timing: HeadTiming::default(),
             transfer,
             first_byte: None,
             last_read: None,
@@ -233,11 +236,23 @@ impl Attempt {
 
     /// The same without what is held of an unfinished frame or body.
     fn preview(&self) -> Self {
-        let Attempt { sent, head, transfer, first_byte, last_read, bytes, eof, answer, body, reading: _ } =
-            self;
+        let Attempt {
+            sent,
+            head,
+            head_timing,
+            transfer,
+            first_byte,
+            last_read,
+            bytes,
+            eof,
+            answer,
+            body,
+            reading: _,
+        } = self;
         Attempt {
             sent: *sent,
             head: *head,
+            head_timing: *head_timing,
             transfer: *transfer,
             first_byte: *first_byte,
             last_read: *last_read,

@@ -6,7 +6,9 @@ use std::fmt::Write;
 
 use crate::conservation::Violation;
 use crate::definitions::DEFINITIONS;
+use crate::engine_timing::TimingSource;
 use crate::families::{BUCKETS_SECONDS, Family, FamilyKind, OWN_BUCKETS_SECONDS};
+use crate::first_times::FirstTime;
 use crate::outcome::{OutcomeKind, Phase, Reason};
 use crate::quantity::{Absent, Source};
 use crate::rates;
@@ -27,7 +29,7 @@ Stamps are monotonic nanoseconds since the request was accepted. One is taken wh
 has completed, so events of one read share it. Keys end in `_ns`.
 ";
 
-const TIMELINE: [(&str, &str); 14] = [
+const TIMELINE: [(&str, &str); 15] = [
     ("request_read", "last byte of the request read from the caller"),
     (
         "request_sent",
@@ -35,6 +37,7 @@ const TIMELINE: [(&str, &str); 14] = [
     ),
     ("head", "head of the upstream's reply read"),
     ("first_frame", "first event with data read (first body byte of a reply that does not stream)"),
+    ("first_choice", "first chunk with a choice, even an empty one; typed events have none"),
     (
         "first_token",
         "**V1**, first event with a payload: content, reasoning, tool name or argument, refusal, audio",
@@ -48,6 +51,19 @@ const TIMELINE: [(&str, &str); 14] = [
     ("terminal", "the event that ends the protocol: finish and usage, or `[DONE]`; a whole body's last byte"),
     ("upstream_eof", "end of the upstream's body"),
     ("downstream_done", "the last write to the caller returned, or the request ended without one"),
+];
+
+const UPSTREAM_TIMING: [(&str, &str); 7] = [
+    ("upstream_queue_ns", "time in the upstream's queue"),
+    ("upstream_prefill_ns", "scheduled to first token"),
+    ("upstream_ttft_ns", "time to the first token, from `upstream_ttft_origin` on"),
+    ("upstream_ttft_origin", "`arrival` (the queue is included) or `scheduled`"),
+    ("upstream_decode_ns", "first token to last"),
+    ("upstream_total_ns", "all of it, as the upstream says"),
+    (
+        "upstream_*_tokens",
+        "counts of the same source: input, cached, output, reasoning, content, unclassified",
+    ),
 ];
 
 const SEGMENTS: [(&str, &str); 8] = [
@@ -77,6 +93,8 @@ pub fn print() -> String {
     let mut page = OPENING.to_owned();
     table(&mut page, &["stamp", "meaning"], TIMELINE.map(|(name, meaning)| vec![code(name), meaning.into()]));
     quantities(&mut page);
+    first_times(&mut page);
+    upstream_timing(&mut page);
     outcomes(&mut page);
     rates_of_many(&mut page);
     prometheus(&mut page);
@@ -130,6 +148,30 @@ fn quantities(page: &mut String) {
     table(page, &["mark of a number", "meaning"], names);
     let names = Absent::ALL.iter().map(|reason| vec![code(reason.name()), reason.meaning().into()]);
     table(page, &["mark of a null", "meaning"], names);
+}
+
+fn first_times(page: &mut String) {
+    heading(
+        page,
+        "Times to something first",
+        "What others publish as time to first token, each from request_sent to the read that brought what it waits \
+         for. All can be\nmade of the timeline above: they are the differences of its stamps.",
+    );
+    let names = FirstTime::ALL.iter().map(|first| vec![code(first.name()), first.meaning().into()]);
+    table(page, &["name", "waits for"], names);
+}
+
+fn upstream_timing(page: &mut String) {
+    heading(
+        page,
+        "The upstream's own timing",
+        "Many servers say in a reply how long they took. What they say passes unchanged and is kept in one form; the \
+         first source of\nthe second table that is there is taken. A phase whose time or count is 0 is dropped. All \
+         are null if nothing was said.",
+    );
+    table(page, &["key", "meaning"], UPSTREAM_TIMING.map(|(key, meaning)| vec![code(key), meaning.into()]));
+    let names = TimingSource::ALL.iter().map(|source| vec![code(source.name()), source.meaning().into()]);
+    table(page, &["`upstream_timing_source`", "found in"], names);
 }
 
 fn outcomes(page: &mut String) {

@@ -11,7 +11,7 @@ named! {
         Reported = "reported": "said by the upstream, in its reply or over the control channel",
         Measured = "measured": "made of the gateway's own stamps",
         Inferred = "inferred": "follows from what was or was not seen",
-        Estimated = "estimated": "a tokenizer's count where the upstream is silent",
+        Estimated = "estimated": "events with a payload, counted where the upstream says no number of tokens",
     }
 }
 
@@ -37,6 +37,27 @@ named! {
     }
 }
 
+impl Source {
+    /// The source of what is made of two numbers: the less sure one.
+    pub fn weaker(self, other: Source) -> Source {
+        let rank = |source| match source {
+            Source::Reported => 0,
+            Source::Measured => 1,
+            Source::Inferred => 2,
+            Source::Estimated => 3,
+        };
+        if rank(other) > rank(self) { other } else { self }
+    }
+
+    /// The source of a time or of a speed that is made with a count: its own, unless the count is an estimate.
+    pub(crate) fn or_estimated(self, count: Source) -> Source {
+        match count {
+            Source::Estimated => Source::Estimated,
+            Source::Reported | Source::Measured | Source::Inferred => self,
+        }
+    }
+}
+
 /// A number and its source, or why it is absent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Quantity<T> {
@@ -55,6 +76,21 @@ impl<T: Copy> Quantity<T> {
 
     pub fn inferred(value: T) -> Self {
         Quantity::Known { value, source: Source::Inferred }
+    }
+
+    pub fn estimated(value: T) -> Self {
+        Quantity::Known { value, source: Source::Estimated }
+    }
+
+    /// The value unless it is an estimate: for sums and laws, which an estimate would spoil.
+    pub fn certain(&self) -> Option<T> {
+        match self {
+            Quantity::Known { value, source } => match source {
+                Source::Reported | Source::Measured | Source::Inferred => Some(*value),
+                Source::Estimated => None,
+            },
+            Quantity::Absent(_) => None,
+        }
     }
 
     pub fn value(&self) -> Option<T> {

@@ -5,6 +5,7 @@
 
 use crate::conservation::Violation;
 use crate::dialect::Finish;
+use crate::engine_timing::UpstreamTiming;
 use crate::event::{At, EngineTimes};
 use crate::named::named;
 use crate::outcome::{Literal, OutcomeKind, Phase, Reason};
@@ -69,6 +70,8 @@ pub struct Record {
     pub own: Option<OwnCost>,
     /// Absent if the engine reported none.
     pub engine: Option<EngineTimes>,
+    /// What the reply itself says of the upstream's work. Absent if it says nothing.
+    pub upstream_timing: Option<UpstreamTiming>,
     pub waterfall: Waterfall,
 }
 
@@ -80,6 +83,8 @@ pub struct Timeline {
     pub request_sent: Option<At>,
     pub head: Option<At>,
     pub first_frame: Option<At>,
+    /// The first chunk with a choice in it, whatever that holds; the formats of typed events have none.
+    pub first_choice: Option<At>,
     pub first_token: Option<At>,
     pub reasoning_first: Option<At>,
     pub reasoning_last: Option<At>,
@@ -108,6 +113,8 @@ named! {
         TruncatedInReasoning = "truncated_in_reasoning": "cut by length before any body payload",
         NoAnswer = "no_answer": "reasoning and nothing else",
         UsageMissing = "usage_missing": "the answer ended without usage",
+        TokensEstimated = "tokens_estimated":
+            "the answer ended without a count of output tokens; its events with a payload were counted instead",
         EngineTimesMissing = "engine_times_missing": "a token came and the engine's own times did not",
         TotalMismatch = "total_mismatch": "the reported total is not input + output",
         ReasoningOverOutput = "reasoning_over_output": "more reasoning than output was reported; clamped",

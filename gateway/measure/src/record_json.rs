@@ -6,6 +6,7 @@
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::definitions::{self, DEFINITIONS};
+use crate::engine_timing::UpstreamTiming;
 use crate::event::EngineTimes;
 use crate::record::{Record, Timeline};
 
@@ -28,6 +29,7 @@ impl Serialize for Record {
         map.serialize_entry("own_chunks", &self.own.map(|own| own.chunks))?;
         map.serialize_entry("own_chunks_ns", &self.own.map(|own| own.chunks_ns))?;
         engine(self.engine.as_ref(), &mut map)?;
+        upstream_timing(self.upstream_timing.as_ref(), &mut map)?;
         for (name, ns) in self.waterfall.segments() {
             map.serialize_entry(&format!("segment_{name}_ns"), &ns)?;
         }
@@ -70,6 +72,7 @@ fn stamps<M: SerializeMap>(timeline: &Timeline, map: &mut M) -> Result<(), M::Er
         request_sent,
         head,
         first_frame,
+        first_choice,
         first_token,
         reasoning_first,
         reasoning_last,
@@ -85,6 +88,7 @@ fn stamps<M: SerializeMap>(timeline: &Timeline, map: &mut M) -> Result<(), M::Er
     map.serialize_entry("request_sent_ns", request_sent)?;
     map.serialize_entry("head_ns", head)?;
     map.serialize_entry("first_frame_ns", first_frame)?;
+    map.serialize_entry("first_choice_ns", first_choice)?;
     map.serialize_entry("first_token_ns", first_token)?;
     map.serialize_entry("reasoning_first_ns", reasoning_first)?;
     map.serialize_entry("reasoning_last_ns", reasoning_last)?;
@@ -95,6 +99,23 @@ fn stamps<M: SerializeMap>(timeline: &Timeline, map: &mut M) -> Result<(), M::Er
     map.serialize_entry("terminal_ns", terminal)?;
     map.serialize_entry("upstream_eof_ns", upstream_eof)?;
     map.serialize_entry("downstream_done_ns", downstream_done)
+}
+
+/// What the reply says of the upstream's work; all null if it says nothing.
+fn upstream_timing<M: SerializeMap>(timing: Option<&UpstreamTiming>, map: &mut M) -> Result<(), M::Error> {
+    map.serialize_entry("upstream_timing_source", &timing.map(|timing| timing.source))?;
+    map.serialize_entry("upstream_queue_ns", &timing.and_then(|timing| timing.queue_ns))?;
+    map.serialize_entry("upstream_prefill_ns", &timing.and_then(|timing| timing.prefill_ns))?;
+    map.serialize_entry("upstream_ttft_ns", &timing.and_then(|timing| timing.ttft).map(|ttft| ttft.0))?;
+    map.serialize_entry("upstream_ttft_origin", &timing.and_then(|timing| timing.ttft).map(|ttft| ttft.1))?;
+    map.serialize_entry("upstream_decode_ns", &timing.and_then(|timing| timing.decode_ns))?;
+    map.serialize_entry("upstream_total_ns", &timing.and_then(|timing| timing.total_ns))?;
+    map.serialize_entry("upstream_input_tokens", &timing.and_then(|timing| timing.tokens_input))?;
+    map.serialize_entry("upstream_cached_tokens", &timing.and_then(|timing| timing.tokens_cached))?;
+    map.serialize_entry("upstream_output_tokens", &timing.and_then(|timing| timing.tokens_output))?;
+    map.serialize_entry("upstream_reasoning_tokens", &timing.and_then(|timing| timing.tokens_reasoning))?;
+    map.serialize_entry("upstream_content_tokens", &timing.and_then(|timing| timing.tokens_content))?;
+    map.serialize_entry("upstream_unclassified_tokens", &timing.and_then(|timing| timing.tokens_unclassified))
 }
 
 /// The engine's own stamps and counts; all null if it reported nothing.

@@ -15,7 +15,7 @@ use crate::record::{Active, Flag, Record, Timeline};
 use crate::request::Work;
 use crate::stages::{Mark, Span};
 use crate::timing::{self, Leg, Shape, Times, Transfer};
-use crate::tokens::{self, ReasoningSeen, Tokens};
+use crate::tokens::{self, Estimate, ReasoningSeen, Tokens};
 use crate::waterfall::{self, Stamps};
 
 /// Makes the record of a request that ended at `at`.
@@ -27,7 +27,8 @@ pub(crate) fn record(observer: Observer, at: At, ending: Ending, client_status: 
     let outcome = outcome::judge(&evidence);
     let mut flags = flags(&observer, &evidence, outcome);
     let seen = reasoning_seen(&observer);
-    let tokens = tokens::tokens(terminal_usage(&observer), observer.engine.as_ref(), seen, &mut flags);
+    let (usage, engine) = (terminal_usage(&observer), observer.engine.as_ref());
+    let tokens = tokens::tokens(usage, engine, seen, estimate(&observer), &mut flags);
     flags.sort_unstable();
     flags.dedup();
     let upstream_times = upstream_times(&observer, &timeline, &tokens);
@@ -60,6 +61,7 @@ pub(crate) fn record(observer: Observer, at: At, ending: Ending, client_status: 
         client_backpressure_ns: observer.blocked.up_to(timeline.downstream_done),
         own: observer.own,
         engine: observer.engine,
+        upstream_timing: answer.timing.or_else(|| attempt.head_timing.timing()),
         waterfall: divide(&observer, &timeline),
         timeline,
         id: observer.facts.id,
@@ -73,7 +75,8 @@ pub(crate) fn record(observer: Observer, at: At, ending: Ending, client_status: 
 pub(crate) fn so_far(observer: &Observer) -> SoFar {
     let mut flags = Vec::new();
     let seen = reasoning_seen(observer);
-    let tokens = tokens::tokens(terminal_usage(observer), observer.engine.as_ref(), seen, &mut flags);
+    let (usage, engine) = (terminal_usage(observer), observer.engine.as_ref());
+    let tokens = tokens::tokens(usage, engine, seen, estimate(observer), &mut flags);
     let timeline = timeline(observer, observer.attempt.last_read.unwrap_or_default());
     let times = upstream_times(observer, &timeline, &tokens);
     SoFar { speeds: timing::speeds(&times, &tokens), tokens, times }
@@ -102,6 +105,10 @@ fn timeline(observer: &Observer, ended: At) -> Timeline {
         request_sent: attempt.sent,
         head: attempt.head.map(|(at, _)| at),
         first_frame,
+        first_choice: match attempt.transfer {
+            Transfer::Streamed => attempt.answer.first_choice,
+            Transfer::Whole => None,
+        },
         first_token,
         reasoning_first,
         reasoning_last,
@@ -208,6 +215,19 @@ fn reasoning_seen(observer: &Observer) -> ReasoningSeen {
             if seen { ReasoningSeen::Yes } else { ReasoningSeen::No }
         }
     }
+}
+
+/// What can be said of the tokens of a complete stream without a count: nothing of one that broke off, that was not
+/// read in whole or that did not stream.
+fn estimate(observer: &Observer) -> Option<Estimate> {
+    let answer = &observer.attempt.answer;
+    let complete = answer.terminal.is_some() && answer.error.is_none();
+    let unread = [Flag::FrameOverCap, Flag::FrameMalformed, Flag::EchoLengthUnknown];
+    let read = !unread.iter().any(|flag| answer.flags.contains(flag));
+    let streamed = observer.attempt.transfer == Transfer::Streamed;
+    let stages = &answer.stages;
+    (complete && read && streamed && stages.tokens.events > 0)
+        .then_some(Estimate { output: stages.tokens.events, reasoning: stages.reasoning.events })
 }
 
 fn phase(observer: &Observer) -> Phase {

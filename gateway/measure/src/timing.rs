@@ -10,7 +10,7 @@
 use serde::Serialize;
 
 use crate::event::At;
-use crate::quantity::{Absent, Quantity};
+use crate::quantity::{Absent, Quantity, Source};
 use crate::tokens::Tokens;
 
 const NS_PER_SECOND: u128 = 1_000_000_000;
@@ -147,7 +147,7 @@ fn stage(
     shape: &Shape,
 ) -> Quantity<u64> {
     let (Some(from), Some(to)) = (from, to) else { return Quantity::Absent(shape.missing) };
-    match count.value() {
+    match count.certain() {
         Some(1) => Quantity::measured(0),
         // The count is not known, but one payload has no inside to measure.
         None if payloads == 1 => Quantity::inferred(0),
@@ -163,16 +163,19 @@ fn per_token(first: Quantity<u64>, full: Quantity<u64>, shape: &Shape, tokens: &
     if shape.sequences > 1 {
         return Quantity::Absent(Absent::SeveralSequences);
     }
-    let output = match tokens.output {
+    let (output, counted) = match tokens.output {
         Quantity::Absent(_) => return Quantity::Absent(Absent::TokensUnknown),
         Quantity::Known { value: 0 | 1, .. } => return Quantity::Absent(Absent::OneToken),
-        Quantity::Known { value, .. } => value,
+        Quantity::Known { value, source } => (value, source),
     };
     match (first, full) {
         (Quantity::Absent(reason), _) | (_, Quantity::Absent(reason)) => Quantity::Absent(reason),
         (Quantity::Known { value: first, .. }, Quantity::Known { value: full, .. }) => {
             match full.checked_sub(first) {
-                Some(decode) => Quantity::measured(decode as f64 / (output - 1) as f64),
+                Some(decode) => Quantity::Known {
+                    value: decode as f64 / (output - 1) as f64,
+                    source: Source::Measured.or_estimated(counted),
+                },
                 None => Quantity::Absent(Absent::StampsContradict),
             }
         }
@@ -198,8 +201,11 @@ pub fn speeds(times: &Times, tokens: &Tokens) -> Speeds {
 }
 
 fn speed(tokens: Quantity<u64>, time_ns: Quantity<u64>) -> Quantity<Speed> {
-    let Some(tokens) = tokens.value() else { return Quantity::Absent(Absent::TokensUnknown) };
+    let Quantity::Known { value: tokens, source: counted } = tokens else {
+        return Quantity::Absent(Absent::TokensUnknown);
+    };
     let Quantity::Known { value: ns, source } = time_ns else { return Quantity::Absent(Absent::TimeUnknown) };
+    let source = source.or_estimated(counted);
     match rounded_up(tokens, ns) {
         None => Quantity::Absent(Absent::TimeZero),
         Some(rounded_up) => {

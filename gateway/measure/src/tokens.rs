@@ -31,6 +31,13 @@ pub enum ReasoningSeen {
     NotRead,
 }
 
+/// Events with a payload in a complete stream, each taken for one token where nothing better is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimate {
+    pub output: u64,
+    pub reasoning: u64,
+}
+
 /// Makes the counts, and flags what does not fit together.
 ///
 /// `usage` is the terminal usage. The engine's own counts fill in the cached part and the reasoning part where the
@@ -39,6 +46,7 @@ pub fn tokens(
     usage: Option<Usage>,
     engine: Option<&EngineTimes>,
     seen: ReasoningSeen,
+    estimate: Option<Estimate>,
     flags: &mut Vec<Flag>,
 ) -> Tokens {
     let said = usage.unwrap_or_default();
@@ -46,7 +54,13 @@ pub fn tokens(
         flags.push(Flag::CountOverCap);
     }
     let input = reported(said.input());
-    let output = reported(output(&said));
+    let said_output = reported(output(&said));
+    // Only where the count is missing altogether.
+    let estimate = estimate.filter(|_| said_output.value().is_none());
+    let output = estimate.map_or(said_output, |estimate| Quantity::estimated(estimate.output));
+    if estimate.is_some() {
+        flags.push(Flag::TokensEstimated);
+    }
     let total = both(input, output, u64::saturating_add);
     if let (Some(total), Some(said)) = (total.value(), said.tokens_total)
         && total != said
@@ -54,18 +68,16 @@ pub fn tokens(
         flags.push(Flag::TotalMismatch);
     }
     let mut reasoning = reasoning(usage.is_some(), said.tokens_reasoning, engine, seen);
+    if let (Quantity::Absent(_), Some(estimate)) = (reasoning, estimate) {
+        reasoning = Quantity::estimated(estimate.reasoning);
+    }
     if let (Quantity::Known { value, source }, Some(output)) = (reasoning, output.value())
         && value > output
     {
         flags.push(Flag::ReasoningOverOutput);
         reasoning = Quantity::Known { value: output, source };
     }
-    let content = match (output, reasoning) {
-        (Quantity::Absent(reason), _) | (_, Quantity::Absent(reason)) => Quantity::Absent(reason),
-        (Quantity::Known { value: output, .. }, Quantity::Known { value, source }) => {
-            Quantity::Known { value: output.saturating_sub(value), source }
-        }
-    };
+    let content = both(output, reasoning, u64::saturating_sub);
     let mut cached = reported(said.tokens_cached.or_else(|| engine.and_then(|engine| engine.tokens_cached)));
     if let (Some(value), Some(input)) = (cached.value(), input.value())
         && value > input
@@ -118,8 +130,8 @@ fn reasoning(
 
 fn both(a: Quantity<u64>, b: Quantity<u64>, make: impl Fn(u64, u64) -> u64) -> Quantity<u64> {
     match (a, b) {
-        (Quantity::Known { value: a, source }, Quantity::Known { value: b, .. }) => {
-            Quantity::Known { value: make(a, b), source }
+        (Quantity::Known { value: a, source }, Quantity::Known { value: b, source: other }) => {
+            Quantity::Known { value: make(a, b), source: source.weaker(other) }
         }
         (Quantity::Absent(reason), _) | (_, Quantity::Absent(reason)) => Quantity::Absent(reason),
     }

@@ -11,6 +11,7 @@ mod openai_completions;
 mod openai_responses;
 mod usage;
 
+use crate::engine_timing::UpstreamTiming;
 use crate::json::{self, Malformed, Text};
 use crate::named::named;
 use crate::request::Endpoint;
@@ -35,6 +36,8 @@ pub enum Said<'a> {
     Usage(Usage),
     /// Counts that come before the answer and do not end it.
     UsageAhead(Usage),
+    /// The server's own timing.
+    Timing(UpstreamTiming),
     Error,
     /// The event that ends the protocol.
     End,

@@ -4,6 +4,7 @@
 //! outcomes.
 
 use super::{Delta, Finish, Listener, Said, usage};
+use crate::engine_timing;
 use crate::json::{Count, Malformed, Reader};
 
 /// Reads a chunk or a whole reply. `member` is handed each member of a choice but `index` and `finish_reason`, adds
@@ -13,31 +14,37 @@ pub(super) fn read<'a>(
     member: impl Fn(&[u8], &mut Reader<'a>, &mut Delta<'a>, &mut Listener<'_, 'a>),
     listener: &mut Listener<'_, 'a>,
 ) -> Result<(), Malformed> {
+    let reply = reader;
     let mut shape = Ok(());
     let mut failed = false;
-    reader.members(|key, value| match key {
-        b"choices" => match value.peek() {
-            Some(b'[') => value.items(|item| {
-                if item.peek() == Some(b'{') {
-                    failed |= choice(item, &member, listener) == Some(Finish::Error);
-                } else {
-                    shape = Err(Malformed);
+    reader.members(|key, value| {
+        if let Some(timing) = engine_timing::of_member(key, value, &reply) {
+            listener(Said::Timing(timing));
+        }
+        match key {
+            b"choices" => match value.peek() {
+                Some(b'[') => value.items(|item| {
+                    if item.peek() == Some(b'{') {
+                        failed |= choice(item, &member, listener) == Some(Finish::Error);
+                    } else {
+                        shape = Err(Malformed);
+                    }
+                }),
+                Some(b'n') => {}
+                Some(_) | None => shape = Err(Malformed),
+            },
+            b"usage" => {
+                if let Some(usage) = usage::openai(value) {
+                    listener(Said::Usage(usage));
                 }
-            }),
-            Some(b'n') => {}
-            Some(_) | None => shape = Err(Malformed),
-        },
-        b"usage" => {
-            if let Some(usage) = usage::openai(value) {
-                listener(Said::Usage(usage));
             }
+            b"error" => failed |= value.present(),
+            b"object" => {
+                let object = value.text().unwrap_or_default();
+                failed |= object.within(&mut [0; super::WORD_BYTES_MAX]) == b"error";
+            }
+            _ => {}
         }
-        b"error" => failed |= value.present(),
-        b"object" => {
-            let object = value.text().unwrap_or_default();
-            failed |= object.within(&mut [0; super::WORD_BYTES_MAX]) == b"error";
-        }
-        _ => {}
     });
     if failed {
         listener(Said::Error);

@@ -10,6 +10,7 @@
 //! Source: OpenAI API reference, "Responses" and "Streaming events".
 
 use super::{Delta, Finish, Listener, Said, WORD_BYTES_MAX, usage};
+use crate::engine_timing;
 use crate::json::{Malformed, Reader};
 
 /// Reads one event. Its type stands in the data, or else in the `event` field.
@@ -72,8 +73,14 @@ fn calls(item: &Reader<'_>) -> bool {
     kind.within(&mut [0; WORD_BYTES_MAX]).ends_with(b"_call")
 }
 
-/// Usage, error and the reason of the end.
+/// Usage, timing, error and the reason of the end.
 fn outcome<'a>(response: &Reader<'a>, listener: &mut Listener<'_, 'a>) {
+    let mut members = *response;
+    members.members(|key, value| {
+        if let Some(timing) = engine_timing::of_member(key, value, response) {
+            listener(Said::Timing(timing));
+        }
+    });
     if let Some(usage) = response.find(b"usage").and_then(|mut usage| usage::openai(&mut usage)) {
         listener(Said::Usage(usage));
     }

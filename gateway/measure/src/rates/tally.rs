@@ -21,7 +21,7 @@ struct Pace {
 
 impl Pace {
     fn add(&mut self, tokens: Quantity<u64>, ns: Quantity<u64>) {
-        if let (Some(tokens), Some(ns)) = (tokens.value(), ns.value()) {
+        if let (Some(tokens), Some(ns)) = (tokens.certain(), ns.value()) {
             self.tokens = self.tokens.saturating_add(tokens);
             self.ns = self.ns.saturating_add(ns);
         }
@@ -95,7 +95,7 @@ impl Tally {
             }
         }
         for (sum, count) in self.tokens.iter_mut().zip([tokens.input, tokens.output, tokens.reasoning]) {
-            *sum = sum.saturating_add(count.value().unwrap_or(0));
+            *sum = sum.saturating_add(count.certain().unwrap_or(0));
         }
         let times = &record.upstream_times;
         let paces = [
@@ -274,8 +274,8 @@ pub const DEFINITIONS: [(&str, &str); 25] = [
     ("cache_hit_coverage", "requests whose cached_tokens are known / requests"),
     ("cached_token_ratio", "Σ cached_tokens / Σ input_tokens, over requests that have both"),
     ("input_tokens", "Σ input_tokens where known"),
-    ("output_tokens", "Σ output_tokens where known"),
-    ("reasoning_tokens", "Σ reasoning_tokens where known"),
+    ("output_tokens", "Σ output_tokens where known and no estimate"),
+    ("reasoning_tokens", "Σ reasoning_tokens where known and no estimate"),
     ("usage_missing_requests", "requests with the flag usage_missing"),
     ("violated_requests", "requests that broke a conservation law"),
     (

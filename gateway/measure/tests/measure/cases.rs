@@ -304,7 +304,7 @@ fn usage_that_is_zero_missing_or_late() {
                 .read(110, &[finish("stop"), usage_of("{}"), DONE.into()].concat())
                 .ended(120),
             &[
-                Null(OutputTokens, Absent::NotReported),
+                Expect::Source(OutputTokens, pitot_measure::Source::Estimated),
                 Outcome(Interrupted),
                 Expect::Reason(Reason::NoTerminalUsage),
             ],
@@ -327,7 +327,12 @@ fn usage_that_is_zero_missing_or_late() {
                 .read(100, &content("a"))
                 .read(110, &[finish("stop"), DONE.into()].concat())
                 .ended(120),
-            &[Outcome(Success), Expect::Flag(Flag::UsageMissing), Null(OutputTokens, Absent::NotReported)],
+            &[
+                Outcome(Success),
+                Expect::Flag(Flag::UsageMissing),
+                Count(OutputTokens, 1),
+                Expect::Source(OutputTokens, pitot_measure::Source::Estimated),
+            ],
         ),
         (
             "both names of reasoning in one delta are one payload",

@@ -202,10 +202,9 @@ fn null_has_its_reason() {
         &no_usage,
         &[
             Ms(FirstTokenTime, 90),
-            Null(OutputTokens, Absent::NotReported),
+            Expect::Source(OutputTokens, Source::Estimated),
+            Null(InputTokens, Absent::NotReported),
             Null(TotalTokens, Absent::NotReported),
-            Null(ReasoningTokens, Absent::NotReported),
-            Null(TimePerToken, Absent::TokensUnknown),
             Null(AverageSpeed, Absent::TokensUnknown),
         ],
     );

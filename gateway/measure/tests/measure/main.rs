@@ -5,8 +5,11 @@
 mod cases;
 mod definitions;
 mod dialects;
+mod engine_timing;
 mod events;
+mod first_times;
 mod framing;
+mod fuzz;
 mod legs;
 mod metrics_object;
 mod outcomes;

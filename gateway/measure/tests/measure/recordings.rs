@@ -175,21 +175,29 @@ fn messages() {
     assert_eq!(record.finish, Some(Finish::Length));
 }
 
+/// The recordings of streams.
+pub const STREAMS: [(Endpoint, &str); 6] = [
+    (Endpoint::ChatCompletions, CHAT_REASONING),
+    (Endpoint::ChatCompletions, CHAT_TOOLS),
+    (Endpoint::ChatCompletions, CHAT_TIMINGS),
+    (Endpoint::Completions, COMPLETIONS),
+    (Endpoint::Responses, RESPONSES),
+    (Endpoint::Messages, MESSAGES),
+];
+
+/// The recordings of whole replies.
+pub const WHOLE: [(Endpoint, &str); 2] =
+    [(Endpoint::Responses, RESPONSES_WHOLE), (Endpoint::Messages, MESSAGES_WHOLE)];
+
 /// Every recording as one read, which can be cut anywhere.
-fn all() -> Vec<(&'static str, Play)> {
-    let streamed = |endpoint, stream: &str| {
-        Play::new(endpoint, true).sent(10).head(15, 200, BodyKind::EventStream).read(100, stream).ended(110)
-    };
-    vec![
-        ("chat_reasoning", streamed(Endpoint::ChatCompletions, CHAT_REASONING)),
-        ("chat_tools", streamed(Endpoint::ChatCompletions, CHAT_TOOLS)),
-        ("chat_timings", streamed(Endpoint::ChatCompletions, CHAT_TIMINGS)),
-        ("completions", streamed(Endpoint::Completions, COMPLETIONS)),
-        ("responses", streamed(Endpoint::Responses, RESPONSES)),
-        ("messages", streamed(Endpoint::Messages, MESSAGES)),
-        ("responses, whole", whole(Endpoint::Responses, RESPONSES_WHOLE)),
-        ("messages, whole", whole(Endpoint::Messages, MESSAGES_WHOLE)),
-    ]
+fn all() -> impl Iterator<Item = (String, Play)> {
+    let name = |endpoint: Endpoint, text: &str| format!("{} of {} bytes", endpoint.name(), text.len());
+    let streams = STREAMS.into_iter().map(move |(endpoint, text)| {
+        let play = Play::new(endpoint, true).sent(10).head(15, 200, BodyKind::EventStream);
+        (name(endpoint, text), play.read(100, text).ended(110))
+    });
+    streams
+        .chain(WHOLE.into_iter().map(move |(endpoint, text)| (name(endpoint, text), whole(endpoint, text))))
 }
 
 #[test]
