@@ -290,6 +290,7 @@ impl<'r> Reading<'r> {
                 self.reply.ended = Ended::Left;
                 leave(stream, leaving);
                 if leaving != Leaving::HalfClose {
+                    self.keep_body();
                     return Ok(false);
                 }
                 self.half_closed = true;
@@ -305,6 +306,7 @@ impl<'r> Reading<'r> {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     if Instant::now() >= until {
                         self.broken("it did not end in time");
+                        self.keep_body();
                         return Ok(false);
                     }
                     continue;
@@ -312,6 +314,7 @@ impl<'r> Reading<'r> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => {
                     self.broken(&format!("the connection broke: {error}"));
+                    self.keep_body();
                     return Ok(true);
                 }
             };

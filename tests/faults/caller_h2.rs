@@ -57,6 +57,8 @@ async fn connect(gateway: SocketAddr) -> std::io::Result<Connection> {
     stream.set_nodelay(true)?;
     let (requests, connection) = client::Builder::new()
         .initial_window_size(WINDOW_BYTES)
+        // Cases that come byte by byte are meant to.
+        .data_frame_budget(usize::MAX)
         .handshake(stream)
         .await
         .map_err(std::io::Error::other)?;

@@ -215,7 +215,9 @@ pub enum Body {
     OwnError,
     /// What the upstream sent up to its end, then an error event in the caller's dialect, and no terminal event.
     BrokenOff,
-    /// The same, or broken framing in place of the event, where a length has been promised.
+    /// The same, but what the upstream sent may have been cut at any of its frames.
+    CutShort,
+    /// As broken off, or broken framing in place of the event, where a length has been promised.
     BrokenSomehow,
     /// What the upstream sent, with or without an error event behind it.
     AsSentOrBrokenOff,
@@ -316,8 +318,10 @@ impl Exchange {
     pub fn needs_no_gateway(&self) -> bool {
         let plain = matches!(self.sees.body, Body::AsSent | Body::Exactly(_) | Body::Beginning);
         let sends = !matches!(self.request.sending, Sending::Expecting);
+        let lengths = self.plays.iter().all(Play::says_its_length);
         plain
             && sends
+            && lengths
             && self.sees.end != End::Broken
             && self.upstream.arrivals == (1..=1)
             && self.request.version == Version::Http11
@@ -347,9 +351,10 @@ impl Case {
         self
     }
 
+    /// Megabytes. A caller may not read them as fast as they come, which the record is free to say.
     pub fn heavy(mut self) -> Case {
         self.weight = Weight::Heavy;
-        self
+        self.flags_allowed(&["reads_held_back"])
     }
 
     /// A further exchange on the same connection.
@@ -437,6 +442,11 @@ impl Case {
             exchange.sees.status = Some(status);
             exchange.sees.body = Body::OwnError;
         })
+    }
+
+    /// The same for a stream that the gateway cuts while the upstream still sends.
+    pub fn cut_short(self) -> Case {
+        self.broken_off().sees(Body::CutShort)
     }
 
     pub fn arrivals(self, arrivals: RangeInclusive<usize>) -> Case {

@@ -37,6 +37,10 @@ pub fn wrong(due: &Due<'_>, reply: &Reply) -> Option<String> {
         Body::MetricsOnce => metrics_once(&reply.body),
         Body::OwnError => own_error(due, reply),
         Body::BrokenOff => broken_off(due, reply),
+        Body::CutShort => {
+            let beginning = cut_at_a_frame(&due.sent, &reply.body);
+            broken_off(&Due { sent: beginning, ..*due }, reply)
+        }
         Body::BrokenSomehow => match &reply.ended {
             Ended::Broken(_) if reply.body == due.sent => None,
             Ended::Broken(_) | Ended::Complete | Ended::Left => broken_off(due, reply),
@@ -143,6 +147,13 @@ fn broken_off(due: &Due<'_>, reply: &Reply) -> Option<String> {
     let ended = rest.ends_with("\n\n");
     let wrong = || format!("the event at the end is no error in the caller's dialect: {rest:?}");
     (due.pitot && !(right && ended)).then(wrong)
+}
+
+/// The whole frames of what was sent that stand at the beginning of what came.
+fn cut_at_a_frame(sent: &[u8], found: &[u8]) -> Vec<u8> {
+    let same = sent.iter().zip(found).take_while(|(sent, found)| sent == found).count();
+    let end = sent[..same].windows(2).rposition(|two| two == b"\n\n").map_or(0, |at| at + 2);
+    sent[..end].to_vec()
 }
 
 /// Exactly one member `metrics`, with its five keys, as the last one of the body.

@@ -41,7 +41,7 @@ pub struct Arrival {
     pub asked: bool,
     /// When the peer closed the connection while the script was at work or waiting.
     pub closed: Option<(Instant, Closed)>,
-    /// How much longer the script took than its pauses say.
+    /// How much longer the script's pauses took than they say.
     pub late: Duration,
 }
 
@@ -178,8 +178,6 @@ impl Connection {
                 return Err(format!("{model} has nothing to play"));
             };
             let next = self.play(play, asked, &run, index);
-            let late = at.elapsed().saturating_sub(play.pauses());
-            run.note(index, |arrival| arrival.late = late);
             match next {
                 Next::Keep => {}
                 Next::Refuse => {
@@ -204,9 +202,12 @@ impl Connection {
                     }
                 }
                 Act::Pause(pause) => {
+                    let began = Instant::now();
                     if let Some(closed) = self.watch(*pause) {
                         return gone(closed);
                     }
+                    let late = began.elapsed().saturating_sub(*pause);
+                    run.note(index, |arrival| arrival.late += late);
                 }
                 Act::AwaitClose => {
                     return match self.watch(CLOSE_WAIT_MAX) {

@@ -200,13 +200,19 @@ impl Play {
         pieces.flat_map(|(bytes, _)| bytes.iter().copied()).collect()
     }
 
-    /// All pauses together.
-    pub fn pauses(&self) -> Duration {
-        let pauses = self.acts.iter().map(|act| match act {
-            Act::Pause(pause) => *pause,
-            Act::Send(_) | Act::AwaitClose | Act::Close | Act::Reset | Act::CloseAtNext => Duration::ZERO,
+    /// Whether the body's end is told by a length or by chunks, and nothing follows it.
+    pub fn says_its_length(&self) -> bool {
+        let heads = self.acts.iter().filter_map(|act| match act {
+            Act::Send(segments) => segments.first(),
+            Act::Pause(_) | Act::AwaitClose | Act::Close | Act::Reset | Act::CloseAtNext => None,
         });
-        pauses.sum()
+        let head =
+            heads.map(|segment| segment.wire.to_ascii_lowercase()).find(|head| head.starts_with(b"http/"));
+        let text = head.map(|head| String::from_utf8_lossy(&head).into_owned()).unwrap_or_default();
+        let says = |mark: &str| text.contains(mark);
+        let length = says("chunked") || says("content-length") || says(" 204 ") || says(" 304 ");
+        let closes = self.acts.iter().any(|act| matches!(act, Act::Close));
+        length && !closes && !says("http/1.0")
     }
 }
 

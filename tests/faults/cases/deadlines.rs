@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::faults::case::{Body, Case, End, Section, case};
+use crate::faults::case::{Case, End, Section, case};
 use crate::faults::check::{
     Check, all, at_least, counts, http_error, is, known, no_token, null, one_of, success, timeout,
 };
@@ -68,7 +68,13 @@ fn first_token() -> Vec<Case> {
         ));
         // Heartbeats are no token, however many come.
         let beats = (0..10).fold(Play::sse(), |play, _| play.send(": ping\n\n").pause(100));
-        cases.push(told("f37.heartbeats_and_no_token", beats.await_close()));
+        cases.push(
+            told("f37.heartbeats_and_no_token", beats.await_close()).cut_short().record([Check::Between(
+                "downstream_done_ns",
+                590,
+                950,
+            )]),
+        );
         let (head, _) = whole_head(dialect);
         cases.push(
             of("f78.head_and_silence", dialect, Mode::Whole)
@@ -101,7 +107,13 @@ fn idle() -> Vec<Case> {
         cases.push(told("f77.silence_within_a_frame", begun().send("data: {").await_close()));
         // A heartbeat says that a server's proxy lives, not that anything is generated.
         let beats = (0..12).fold(begun(), |play, _| play.pause(100).send(": ping\n\n"));
-        cases.push(told("f37.heartbeats_behind_a_token", beats.await_close()));
+        cases.push(
+            told("f37.heartbeats_behind_a_token", beats.await_close()).cut_short().record([Check::Between(
+                "downstream_done_ns",
+                390,
+                800,
+            )]),
+        );
         let (head, body) = whole_head(dialect);
         cases.push(
             of("f77.silence_within_a_body", dialect, Mode::Whole)
@@ -133,8 +145,7 @@ fn total() -> Vec<Case> {
     let stream_of = |dialect: Dialect| {
         stream("f77.longer_than_all_is_allowed", dialect)
             .plays(steady(dialect, 30, 120).await_close())
-            .sees(Body::Any)
-            .ends(End::Any)
+            .cut_short()
             .closes_upstream()
             .record(timeout("deadline_total", "mid_stream"))
             .record([null("output_tokens"), at_least("downstream_done_ns", 1990)])
@@ -294,10 +305,10 @@ fn after_faults() -> Vec<Case> {
             ("a_500", Mode::Whole, Play::json(500, dialect.error_body()), |case| case.status(500)),
             ("a_502_of_its_own", Mode::Whole, Play::mute().pause(150).close(), |case| case.own_error(502)),
             ("a_malformed_body", Mode::Whole, Play::json(200, "oops"), |case| {
-                case.flags_allowed(&["body_malformed"])
+                case.flags_allowed(&["body_malformed", "usage_missing"])
             }),
             ("an_empty_body", Mode::Whole, Play::json(200, ""), |case| {
-                case.flags_allowed(&["body_malformed"])
+                case.flags_allowed(&["body_malformed", "usage_missing"])
             }),
         ];
         for (name, mode, play, fault) in faults {

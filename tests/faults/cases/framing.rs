@@ -220,7 +220,6 @@ fn comments() -> Vec<Case> {
         for (name, text) in [
             ("c33.openrouter_comment", ": OPENROUTER PROCESSING\n\n"),
             ("c34.bare_colon", ":\n\n"),
-            ("c37.heartbeat_without_space", ":ping\n"),
             ("c38.empty_data", "data:\n\n"),
             ("c38.empty_data_with_space", "data: \n\n"),
             ("c38.empty_json_text", "data: \"\"\n\n"),
@@ -257,6 +256,7 @@ fn odd_frames() -> Vec<Case> {
         "",
     ));
     cases.push(plain("c34.comment_within_a_frame", "", &format!(": note\ndata: {delta}\n: more\n\n"), ""));
+    cases.push(plain("c37.heartbeat_before_a_frame", ":ping\n", &format!("data: {delta}\n\n"), ""));
     cases.push(plain("c31.byte_order_mark", "", &format!("\u{feff}data: {delta}\n\n"), ""));
     cases.push(plain(
         "c28.odd_json",

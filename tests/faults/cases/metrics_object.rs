@@ -241,10 +241,10 @@ fn elsewhere() -> Vec<Case> {
         of("m05.none_on_embeddings", Embeddings, Mode::Whole).plays(answer(Embeddings, Mode::Whole, &COUNTS)),
         of("m05.none_on_a_broken_body", Chat, Mode::Whole)
             .plays(Play::json(200, "{\"choices\":["))
-            .flags_allowed(&["body_malformed"]),
+            .flags_allowed(&["body_malformed", "usage_missing"]),
         of("m05.none_on_a_list", Chat, Mode::Whole)
             .plays(Play::json(200, "[{}]"))
-            .flags_allowed(&["body_malformed"]),
+            .flags_allowed(&["body_malformed", "usage_missing"]),
     ];
     for mode in MODES {
         cases.push(

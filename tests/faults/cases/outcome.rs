@@ -70,6 +70,11 @@ fn deaths() -> Vec<Case> {
                     .record([null("output_tokens"), null("terminal_ns")]),
             );
             cases.push(broken("within_a_frame", begun().send(&cut[..cut.len() / 2]), "mid_stream"));
+            // Nothing is held back for a caller that asked for usage itself.
+            cases.push(
+                broken("within_a_frame_asked", begun().send(&cut[..cut.len() / 2]), "mid_stream")
+                    .asking_usage(),
+            );
             cases.push(broken("within_a_chunk", begun().raw("400\r\n"), "mid_stream"));
             cases.push(
                 stream(&format!("e57.{how}_behind_the_terminal"), dialect)
@@ -466,15 +471,6 @@ fn refusals() -> Vec<Case> {
             );
         }
         cases.push(
-            of("e26.refused_method", dialect, Mode::Whole)
-                .request(|request| request.method = "GET")
-                .body("")
-                .plays(Play::mute())
-                .arrivals(0..=0)
-                .own_error(405)
-                .record([is("outcome", "http_error"), is("reason", "method_not_allowed")]),
-        );
-        cases.push(
             of("i99.nobody_behind", dialect, Mode::Stream)
                 .under(Profile::NoUpstream)
                 .plays(Play::mute())
@@ -483,6 +479,17 @@ fn refusals() -> Vec<Case> {
                 .header("retry-after", "")
                 .arrives("", 0..=1500)
                 .record(http_error(503, "upstream_unreachable")),
+        );
+    }
+    for dialect in ASKED {
+        cases.push(
+            of("e26.refused_method", dialect, Mode::Whole)
+                .request(|request| request.method = "GET")
+                .body("")
+                .plays(Play::mute())
+                .arrivals(0..=0)
+                .own_error(405)
+                .record([is("outcome", "http_error"), is("reason", "method_not_allowed")]),
         );
     }
     cases.push(
@@ -511,14 +518,14 @@ fn bodies() -> Vec<Case> {
                         is("reason", "malformed_body"),
                         null("output_tokens"),
                     ])
-                    .flags_allowed(&["body_malformed"]),
+                    .flags_allowed(&["body_malformed", "usage_missing"]),
             );
         }
         cases.push(
             of("e65.whole_and_no_byte", dialect, Mode::Whole)
                 .plays(Play::json(200, ""))
                 .record([is("outcome", "interrupted"), is("reason", "empty_response")])
-                .flags_allowed(&["body_malformed"]),
+                .flags_allowed(&["body_malformed", "usage_missing"]),
         );
     }
     let odd = "{\"b\":1,  \"a\":123456789012345678901234567890,\n\"choices\":[{\"message\":{\"content\":\"\\u65e5\"},\"finish_reason\":\"stop\",\"index\":0}],\"usage\":{\"completion_tokens\":5,\"prompt_tokens\":7,\"total_tokens\":12}} \n";
