@@ -44,6 +44,8 @@ pub struct Reply {
     /// For each read, its time and the length of the body by then.
     pub reads: Vec<(Instant, usize)>,
     pub left_at: Option<Instant>,
+    /// What came before the request had been sent whole.
+    early: Vec<u8>,
 }
 
 impl Reply {
@@ -59,6 +61,7 @@ impl Reply {
             head_at: None,
             reads: Vec::new(),
             left_at: None,
+            early: Vec::new(),
         }
     }
 
@@ -231,11 +234,11 @@ fn send(stream: &mut TcpStream, errand: &Errand<'_>, reply: &mut Reply) -> std::
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             let mut bytes = [0; 4096];
             let read = stream.read(&mut bytes)?;
-            let said = String::from_utf8_lossy(&bytes[..read]).into_owned();
-            if !said.starts_with("HTTP/1.1 100") {
-                return Err(std::io::Error::other(format!("in place of a 100: {said:?}")));
+            // A refusal may come in place of the 100, and the body is kept then.
+            match bytes[..read].starts_with(b"HTTP/1.1 100") {
+                true => stream.write_all(body)?,
+                false => reply.early = bytes[..read].to_vec(),
             }
-            stream.write_all(body)?;
         }
     }
     Ok(())
@@ -283,6 +286,10 @@ impl<'r> Reading<'r> {
     fn run(&mut self, stream: &mut TcpStream) -> std::io::Result<bool> {
         let until = self.reply.sent_at + REPLY_MAX;
         let mut buffer = vec![0; 64 * 1024];
+        let early = std::mem::take(&mut self.reply.early);
+        if !early.is_empty() && self.take(&early) {
+            return Ok(false);
+        }
         loop {
             self.stall();
             if let Some(leaving) = self.leaving_now() {

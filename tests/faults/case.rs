@@ -246,8 +246,10 @@ pub struct UpstreamSees {
     pub bodies: Sent,
     /// The upstream's connection must be closed this soon after the caller left (or the gateway gave up).
     pub closed_within: Option<Duration>,
-    /// Header lines that must not stand in the request.
+    /// Headers that must not stand in the request.
     pub without: Vec<&'static str>,
+    /// Headers that must stand in it, with their values.
+    pub with: Vec<(&'static str, &'static str)>,
 }
 
 /// What the body of a forwarded request must be.
@@ -304,6 +306,7 @@ impl Exchange {
                 bodies: Sent::Due,
                 closed_within: None,
                 without: Vec::new(),
+                with: Vec::new(),
             },
             pause_before: Duration::ZERO,
             record: Some(Vec::new()),
@@ -459,6 +462,10 @@ impl Case {
 
     pub fn without(self, header: &'static str) -> Case {
         self.with(|exchange| exchange.upstream.without.push(header))
+    }
+
+    pub fn with_header(self, header: &'static str, value: &'static str) -> Case {
+        self.with(|exchange| exchange.upstream.with.push((header, value)))
     }
 
     /// The upstream's connection is closed soon.

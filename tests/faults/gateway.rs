@@ -193,6 +193,10 @@ impl Gateway {
         }
     }
 
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

@@ -13,7 +13,7 @@ use super::dialect::{ASKED, Mode};
 use super::gateway::Profile;
 use super::judge_body::{self, Due};
 use super::laws;
-use super::player::Arrival;
+use super::player::{Arrival, asks_usage};
 use super::wire::Delimited;
 
 /// The flag of every reply that has tokens and no engine of ours behind it.
@@ -164,6 +164,13 @@ fn upstream(seen: &Seen<'_>, wrong: &mut Vec<String>) {
             wrong.push(format!("request {} at the upstream has the header {name}", index + 1));
         }
     }
+    for arrival in arrivals.iter() {
+        let headers = super::wire::headers(&arrival.head);
+        let absent = |(name, value): &&(&str, &str)| super::wire::header(&headers, name) != Some(value);
+        for (name, value) in expected.with.iter().filter(absent) {
+            wrong.push(format!("the request at the upstream lacks {name}: {value}"));
+        }
+    }
     let Some(limit) = expected.closed_within else { return };
     let from = seen.reply.left_at.or(seen.reply.reads.last().map(|(at, _)| *at)).or(seen.reply.head_at);
     let Some(arrival) = arrivals.last() else { return };
@@ -201,8 +208,8 @@ fn body_sent(seen: &Seen<'_>, index: usize, found: &[u8]) -> Option<String> {
 
 /// Usage is asked for, in one place, and nothing else is changed.
 fn asks(sent: &[u8], found: &[u8]) -> Option<String> {
-    let body: Value = serde_json::from_slice(found).unwrap_or_default();
-    if body["stream_options"]["include_usage"] != true {
+    if !asks_usage(found) {
+        let found = &found[..found.len().min(400)];
         return Some(format!("usage is not asked for: {:?}", String::from_utf8_lossy(found)));
     }
     let same = sent.iter().zip(found).take_while(|(sent, found)| sent == found).count();

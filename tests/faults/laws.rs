@@ -6,7 +6,8 @@
 use serde_json::Value;
 
 /// Stamps in the order in which they must come; those that are null are skipped.
-const IN_ORDER: [&[&str]; 4] = [
+const IN_ORDER: [&[&str]; 5] = [
+    &["request_read_ns", "request_sent_ns", "terminal_ns", "downstream_done_ns"],
     &["request_sent_ns", "head_ns", "first_frame_ns", "first_token_ns", "last_token_ns", "upstream_eof_ns"],
     &["first_token_ns", "reasoning_first_ns", "reasoning_last_ns", "last_token_ns"],
     &["first_token_ns", "content_first_ns", "content_last_ns", "last_token_ns"],
@@ -33,6 +34,7 @@ struct Record<'r> {
 pub fn broken(record: &Value) -> Vec<String> {
     let mut laws = Record { record, broken: Vec::new() };
     laws.order();
+    laws.legs();
     laws.sums();
     laws.times();
     laws.speeds();
@@ -64,6 +66,17 @@ impl Record<'_> {
         }
         if self.record["violations"].as_array().is_none_or(|violations| !violations.is_empty()) {
             self.broken.push(format!("violations are {}", self.record["violations"]));
+        }
+    }
+
+    /// What the caller waited for holds what the gateway waited for.
+    fn legs(&mut self) {
+        for name in ["first_token_time_ns", "full_response_time_ns"] {
+            let own = self.number(name);
+            let client = self.number(&format!("client_{name}"));
+            if own.zip(client).is_some_and(|(own, client)| client < own) {
+                self.broken.push(format!("client_{name} ({client:?}) is less than {name} ({own:?})"));
+            }
         }
     }
 
@@ -235,6 +248,8 @@ mod tests {
         assert_eq!(broken(&lawful()), [""; 0]);
         for (field, value) in [
             ("head_ns", json!(31)),
+            ("request_read_ns", json!(11)),
+            ("client_first_token_time_ns", json!(99)),
             ("violations", json!(["x"])),
             ("segment_residual_ns", json!(599)),
             ("gaps_ns", json!(1)),

@@ -119,6 +119,55 @@ fn families_are_apart_and_finite() {
     assert!(largest >= 3600.0, "the largest finite bucket ends at {largest} s");
 }
 
+/// Each request has one outcome, so the six rates are a whole; a 400 is in the denominator, other paths are not.
+#[test]
+fn rates_sum_to_one() {
+    let player = Player::listen("127.0.0.1:0").unwrap();
+    let gateway = started(&player, &[]);
+    let chat = Dialect::Chat;
+    for (model, play) in [
+        ("good", answer(chat, Mode::Stream, &COUNTS)),
+        ("bad-request", Play::json(400, chat.error_body())),
+        ("error", Play::json(500, chat.error_body())),
+        ("died", Play::sse().text(chat, "x").close()),
+    ] {
+        let _run = player.expect(model, vec![play]);
+        rest(open(gateway.address, chat, Mode::Stream, model));
+        admin::record(gateway.admin, model).unwrap();
+    }
+    let reply = admin::page(gateway.address, "/v9/nothing").unwrap();
+    assert_eq!(reply.status, Some(404));
+    let (_, text) = page(gateway.admin, "/rates");
+    let rates: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let window = find(&rates, "requests").unwrap_or_else(|| panic!("no rates: {text}"));
+    assert_eq!(window["requests"], 4, "{window}");
+    let rate = |name: &str| window[name].as_f64().unwrap_or_else(|| panic!("no {name}: {window}"));
+    let names = [
+        "success_rate",
+        "cancelled_rate",
+        "timeout_rate",
+        "http_error_rate",
+        "interruption_rate",
+        "other_rate",
+    ];
+    let rates = names.map(rate);
+    assert_eq!(rates, [0.25, 0.0, 0.0, 0.25, 0.25, 0.25]);
+    assert!((rates.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+}
+
+/// The first object within that has this key.
+fn find<'v>(value: &'v serde_json::Value, key: &str) -> Option<&'v serde_json::Value> {
+    if value.get(key).is_some_and(serde_json::Value::is_number) {
+        return Some(value);
+    }
+    let inside: Vec<&serde_json::Value> = match value {
+        serde_json::Value::Object(members) => members.values().collect(),
+        serde_json::Value::Array(items) => items.iter().collect(),
+        _ => Vec::new(),
+    };
+    inside.into_iter().find_map(|value| find(value, key))
+}
+
 /// One more than the limit is refused with a 429 that says when to try again, and is counted.
 #[test]
 fn one_request_too_many_is_told_so() {

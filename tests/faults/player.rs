@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 
 use super::script::{Act, Play, Segment, Whose};
 use super::wire::{self, Delimited};
@@ -22,6 +23,8 @@ const CLOSE_WAIT_MAX: Duration = Duration::from_secs(8);
 /// Longest that a connection may lie idle.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// In the target of requests that are answered before their body has been read.
+pub const EARLY: &str = "early=1";
 const BODY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// How a peer ended a connection.
@@ -296,6 +299,11 @@ impl Connection {
         if matches!(delimited, Delimited::Length(length) if length > BODY_BYTES_MAX) {
             return Err("a body over the limit of this upstream".to_owned());
         }
+        // An upstream that answers a head and leaves the body alone.
+        if line.contains(EARLY) {
+            self.buffered.clear();
+            return Ok(Some((head, Bytes::new())));
+        }
         let mut body = wire::Body::new(delimited);
         self.buffered = body.push(&rest);
         while !body.is_done() {
@@ -337,7 +345,10 @@ fn model_of(body: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(&start[at..at + end]).into_owned())
 }
 
-fn asks_usage(body: &[u8]) -> bool {
-    let Ok(body) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
-    body["stream_options"]["include_usage"] == true
+/// Whether the body asks for usage in the stream. What else stands in it, however deep, is passed over.
+pub fn asks_usage(body: &[u8]) -> bool {
+    let members = serde_json::from_slice::<HashMap<String, &RawValue>>(body).unwrap_or_default();
+    let options = members.get("stream_options").map(|options| options.get()).unwrap_or_default();
+    let options = serde_json::from_str::<serde_json::Value>(options).unwrap_or_default();
+    options["include_usage"] == true
 }

@@ -13,6 +13,8 @@ use pitot_tests::faults::gateway::{Gateway, Profile};
 use pitot_tests::faults::player::Player;
 use pitot_tests::faults::run::{self, Place, Turn, Verdict};
 
+#[path = "hostile.rs"]
+mod hostile;
 #[path = "operation.rs"]
 mod operation;
 

@@ -3,9 +3,11 @@
 //! Apart because these need a configuration of their own (600 ms to the first token, 400 ms between tokens, 2 s in
 //! all) and, for the pool, one case at a time. Must not know: other sections.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
-use crate::faults::case::{Case, End, Section, case};
+use crate::faults::case::{Case, End, Pace, Section, case};
 use crate::faults::check::{
     Check, all, at_least, counts, http_error, is, known, no_token, null, one_of, success, timeout,
 };
@@ -179,6 +181,19 @@ fn none_passes() -> Vec<Case> {
                     .record(http_error(status, "upstream_status")),
             );
         }
+    }
+    // The upstream waits for nobody but a caller that does not read: no deadline of its own has passed.
+    for dialect in [Chat, Messages] {
+        let large = Bytes::from(dialect.text(&"long ".repeat(13_000)));
+        let sending =
+            (0..250).fold(Play::sse().text(dialect, "first"), |play, _| play.send_large(large.clone()));
+        cases.push(
+            stream("f68.caller_does_not_read", dialect)
+                .plays(sending.close_with(dialect, Finish::Stop, &COUNTS))
+                .paces(Pace::Stalls { text: "first", time: Duration::from_millis(1000) })
+                .record(all([success(), counts(7, 5)]))
+                .heavy(),
+        );
     }
     for dialect in REASONING {
         let thought = (0..10).fold(Play::sse(), |play, _| play.pause(100).reasoning(dialect, "hm"));

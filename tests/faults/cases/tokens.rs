@@ -46,6 +46,7 @@ fn asking() -> Vec<Case> {
             ("d42.spaced_false", ",  \"stream_options\" : { \"include_usage\" :\tfalse } "),
             ("d42.another_option", r#","stream_options":{"continuous_usage_stats":false}"#),
             ("d42.named_in_text", r#","user":"\"stream_options\":{\"include_usage\":true}""#),
+            ("d42.escaped_key", r#","stream_opti\u006fns":{"include_usage":false}"#),
             ("d42.odd_members", r#","seed":123456789012345678901234567890, "x" : [ ] ,"top_p":1.0"#),
         ] {
             cases.push(
@@ -129,6 +130,22 @@ fn places() -> Vec<Case> {
                     &five,
                 )))
                 .send(&done)
+                .end(),
+        ),
+        stream("d44.groq", Chat).plays(
+            Play::sse()
+                .send(chat_text(""))
+                .send(chat_stop(r#","x_groq":{"id":"q","usage":{"queue_time":0.01,"prompt_tokens":7,"prompt_time":0.02,"completion_tokens":5,"completion_time":0.1,"total_tokens":12,"total_time":0.12}}"#))
+                .send(&done)
+                .end(),
+        ),
+        stream("d44.filter_results_without_choices", Chat).plays(
+            Play::sse()
+                .send(frame(r#"{"choices":[],"created":0,"id":"","prompt_filter_results":[{"prompt_index":0}],"usage":null}"#))
+                .send(chat_text(""))
+                .send(chat_stop(""))
+                .if_asked(Chat.usage_chunk(&COUNTS))
+                .send("data: [DONE] \n\n")
                 .end(),
         ),
         stream("d44.null_behind_the_usage", Chat).plays(

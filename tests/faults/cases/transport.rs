@@ -17,8 +17,19 @@ use Dialect::{Chat, Completions, Embeddings, Messages, Plain};
 const COUNTS: Usage = Usage { input: 7, output: 5, reasoning: None, cached: None };
 
 pub fn cases() -> Vec<Case> {
-    [sizes(), refused_sizes(), codings(), old_callers(), requests(), replies(), not_reading(), flushing()]
-        .concat()
+    [
+        sizes(),
+        refused_sizes(),
+        codings(),
+        old_callers(),
+        requests(),
+        heads(),
+        kinds(),
+        replies(),
+        not_reading(),
+        flushing(),
+    ]
+    .concat()
 }
 
 fn of(name: &str, dialect: Dialect, mode: Mode) -> Case {
@@ -102,6 +113,7 @@ fn refused_sizes() -> Vec<Case> {
             ("g84.over_the_limit_by_little", 65_600, Sending::AtOnce),
             ("g84.over_the_limit_in_chunks", 100_000, Sending::InChunks(4096)),
             ("g84.far_over_the_limit", 8_000_000, Sending::AtOnce),
+            ("g84.over_the_limit_expecting_100", 1_000_000, Sending::Expecting),
         ] {
             cases.push(
                 of(name, dialect)
@@ -277,6 +289,59 @@ fn requests() -> Vec<Case> {
     cases
 }
 
+/// What belongs to the caller's request goes on, what belongs to its connection stays.
+fn heads() -> Vec<Case> {
+    let lines = "authorization: Bearer k-1\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\nx-odd-Name: A b  c\r\nconnection: x-hop\r\nx-hop: 1\r\n";
+    let case_of = |dialect: Dialect| {
+        of("g06.heads", dialect, Mode::Stream)
+            .http11_only()
+            .request(|request| request.lines = lines.to_owned())
+            .with_header("authorization", "Bearer k-1")
+            .with_header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+            .with_header("x-odd-name", "A b  c")
+            .without("x-hop")
+            .plays(answer(dialect, Mode::Stream, &COUNTS))
+            .record(seen())
+    };
+    let early = |dialect: Dialect| {
+        // It refuses a head and reads no more: the refusal is the caller's, not the failed write.
+        of("g84.upstream_refuses_early", dialect, Mode::Whole)
+            .request(|request| request.path = format!("{}?early=1&case=@MODEL@", dialect.path()))
+            .body(large(dialect, Mode::Whole, 2_500_000))
+            .sent(Sent::Any)
+            .plays(
+                Play::reply(
+                    413,
+                    "content-type: application/json\r\nconnection: close\r\n",
+                    dialect.error_body(),
+                )
+                .pause(300)
+                .close(),
+            )
+            .status(413)
+            .record(http_error(413, "upstream_status"))
+            .heavy()
+    };
+    let deep = |dialect: Dialect| {
+        let nested = format!(r#","deep":{}{}"#, "[".repeat(3000), "]".repeat(3000));
+        of("g84.deep_json", dialect, Mode::Stream)
+            .asking(&nested)
+            .plays(answer(dialect, Mode::Stream, &COUNTS))
+            .record(seen())
+    };
+    let spaced = |dialect: Dialect| {
+        let body = format!("\r\n \t{}\n ", dialect.request(Mode::Stream, ""));
+        of("g06.space_around_the_body", dialect, Mode::Stream)
+            .body(body)
+            .plays(answer(dialect, Mode::Stream, &COUNTS))
+            .record(seen())
+    };
+    GENERATING
+        .into_iter()
+        .flat_map(|dialect| [case_of(dialect), early(dialect), deep(dialect), spaced(dialect)])
+        .collect()
+}
+
 /// Replies in every framing that HTTP allows, and some that it does not.
 fn replies() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -365,6 +430,43 @@ fn replies() -> Vec<Case> {
                 .close(),
         ),
     );
+    cases
+}
+
+/// Replies that are not of the kind that was asked for, or do not say what they are.
+fn kinds() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dialect in GENERATING {
+        cases.push(
+            of("e59.whole_reply_to_a_stream", dialect, Mode::Stream)
+                .plays(answer(dialect, Mode::Whole, &COUNTS))
+                .record(seen())
+                .record([
+                    is("transfer", "whole"),
+                    is("stream", true),
+                    is("first_token_time_mark", "not_streamed"),
+                ]),
+        );
+        let streamed = Play::sse().open(dialect, &COUNTS).pause(60).text(dialect, "x");
+        cases.push(
+            of("e59.stream_to_a_whole_request", dialect, Mode::Whole)
+                .plays(streamed.close_with(dialect, Finish::Stop, &COUNTS))
+                // The player sends usage to those that ask, and this request does not.
+                .record([is("transfer", "streamed"), is("stream", false), is("outcome", "success")])
+                .record([at_least("first_token_time_ns", 60)])
+                .flags_allowed(&["usage_missing"]),
+        );
+        for (name, line) in [("no_content_type", ""), ("text_plain", "content-type: text/plain\r\n")] {
+            let head = format!("HTTP/1.1 200 OK\r\n{line}transfer-encoding: chunked\r\n\r\n");
+            let play = Play::head(&head).open(dialect, &COUNTS).pause(60).text(dialect, "x");
+            cases.push(
+                of(&format!("e59.stream_under_{name}"), dialect, Mode::Stream)
+                    .plays(play.close_with(dialect, Finish::Stop, &COUNTS))
+                    .record(seen())
+                    .record([at_least("first_token_time_ns", 60)]),
+            );
+        }
+    }
     cases
 }
 
