@@ -243,7 +243,7 @@ fn one_question_shows_its_answer_and_its_measurement() {
         "Paris",
         "first_token_time",
         "full_response_time",
-        "engine queue",
+        "engine_queue",
         "prefill",
         "decode",
         "no_reasoning",

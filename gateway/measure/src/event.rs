@@ -27,6 +27,8 @@ pub enum BodyKind {
     EventStream,
     /// `application/json` and its kin (`+json`).
     Json,
+    /// Compressed, whatever is inside: it passes and cannot be read.
+    Encoded,
     Other,
 }
 

@@ -63,6 +63,8 @@ pub(crate) enum BodyState {
     Read,
     Malformed,
     OverCap,
+    /// Compressed; it passes unread.
+    Encoded,
 }
 
 #[derive(Debug)]
@@ -126,6 +128,11 @@ impl Observer {
         self.attempt.answer.terminal.is_some()
     }
 
+    /// Whether the upstream has told of an error inside its reply.
+    pub fn error_seen(&self) -> bool {
+        self.attempt.answer.error.is_some()
+    }
+
     /// Whether a valid token has been read; for a reply that does not stream, its end.
     pub fn first_token_seen(&self) -> bool {
         self.attempt.answer.stages.tokens.first.is_some()
@@ -177,9 +184,16 @@ impl Observer {
                 BodyKind::EventStream => true,
                 BodyKind::Json => false,
                 // A stream that was asked for, under a content type that does not say so.
-                BodyKind::Other => self.facts.upstream_stream,
+                BodyKind::Other | BodyKind::Encoded => self.facts.upstream_stream,
             };
         attempt.transfer = if streams { Transfer::Streamed } else { Transfer::Whole };
+        let expectation = expectation(&self.facts, &self.options, attempt.transfer);
+        attempt.answer = Answer::new(expectation);
+        let readable = readable && body != BodyKind::Encoded;
+        if body == BodyKind::Encoded {
+            attempt.body = BodyState::Encoded;
+            attempt.answer.flag(Flag::BodyEncoded);
+        }
         let dialect = Dialect::of(self.facts.endpoint).filter(|_| readable);
         attempt.reading = match (dialect, self.facts.endpoint.work()) {
             (Some(dialect), _) if streams => {
@@ -189,8 +203,6 @@ impl Observer {
             (None, Work::Embedding) if readable => Reading::Body(Vec::new()),
             (None, Work::Generating | Work::Embedding | Work::Apart) => Reading::Nothing,
         };
-        let expectation = expectation(&self.facts, &self.options, attempt.transfer);
-        attempt.answer = Answer::new(expectation);
     }
 }
 
@@ -350,7 +362,9 @@ impl Attempt {
                 };
             }
         }
-        let ends_with_bytes = self.transfer == Transfer::Whole || Dialect::of(facts.endpoint).is_none();
+        let ends_with_bytes = self.transfer == Transfer::Whole
+            || self.body == BodyState::Encoded
+            || Dialect::of(facts.endpoint).is_none();
         if ends_with_bytes && self.head.is_some() {
             self.answer.terminal.get_or_insert(mark);
         }
@@ -365,7 +379,7 @@ impl Attempt {
         let stages = &self.answer.stages;
         match self.body {
             BodyState::Malformed => Payload::Malformed,
-            BodyState::OverCap => Payload::NotRead,
+            BodyState::OverCap | BodyState::Encoded => Payload::NotRead,
             BodyState::Unread | BodyState::Read if stages.body.events > 0 => Payload::Body,
             BodyState::Unread | BodyState::Read if stages.reasoning.events > 0 => Payload::ReasoningOnly,
             BodyState::Unread | BodyState::Read => {

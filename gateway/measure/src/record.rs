@@ -124,6 +124,7 @@ named! {
         FrameOverCap = "frame_over_cap": "a frame was longer than the cap; it passed unread",
         BodyMalformed = "body_malformed": "the body was not JSON of the expected shape",
         BodyOverCap = "body_over_cap": "the body was longer than the cap; it passed unread",
+        BodyEncoded = "body_encoded": "the body was compressed against the gateway's asking; it passed unread",
         ChoicesOverCap = "choices_over_cap": "more choices than are kept apart",
         StampClamped = "stamp_clamped": "a stamp went backwards and was held at the one before",
         ReadsHeldBack = "reads_held_back":

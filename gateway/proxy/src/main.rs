@@ -22,6 +22,7 @@ mod rewrite;
 mod service;
 mod shutdown;
 mod sinks;
+mod stamped;
 mod supervise;
 mod tracked;
 mod upstream;

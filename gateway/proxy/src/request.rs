@@ -236,7 +236,7 @@ fn null_place(object: &str, name: &str) -> Option<Range<usize>> {
 }
 
 /// Where a borrowed value stands in the text that it was parsed from.
-fn place_of(text: &str, raw: &RawValue) -> Range<usize> {
+pub fn place_of(text: &str, raw: &RawValue) -> Range<usize> {
     let start = raw.get().as_ptr() as usize - text.as_ptr() as usize;
     start..start + raw.get().len()
 }

@@ -4,13 +4,16 @@
 //! out a run of bytes; nothing is parsed and written again, so that big integers, key order, unknown fields and
 //! white space survive. Must not know: sockets, time, how the inserted objects are made.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 use pitot_measure::sse;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::request::Edit;
+use crate::request::{Edit, place_of};
 
 /// Gives the body with the edits made, which must not overlap.
 pub fn edited(body: &[u8], edits: &[&Edit]) -> Bytes {
@@ -59,16 +62,22 @@ impl StreamEdit {
     }
 }
 
-/// The frame to be edited, as its bytes and as the JSON of its data.
-#[derive(Debug, Clone, Copy)]
-pub struct Edited<'a> {
-    pub frame: &'a [u8],
-    /// The object that gets the members.
-    pub object: &'a [u8],
+/// A member that is added to a JSON object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    name: &'static str,
+    json: String,
 }
 
-/// Makes the text of the members that an edited frame gets, such as `"metrics":{…}`.
-pub type Members<'m> = &'m mut dyn FnMut(Edited<'_>) -> Option<String>;
+impl Member {
+    /// `json` is the text of the value.
+    pub fn new(name: &'static str, json: String) -> Self {
+        Member { name, json }
+    }
+}
+
+/// Makes the members for an edited frame, given its bytes.
+pub type Members<'m> = &'m mut dyn FnMut(&[u8]) -> Vec<Member>;
 
 /// Edits a stream of server-sent events as it passes. Bytes come out in order, each at most once.
 #[derive(Debug)]
@@ -118,9 +127,9 @@ impl StreamRewriter {
     fn edit(&self, frame: &[u8], out: &mut BytesMut, members: Members<'_>) {
         let edited = match self.edit {
             StreamEdit::CutUsage => usage_chunk(frame).map(|_| Vec::new()),
-            StreamEdit::SpliceUsage => usage_chunk(frame)
-                .and_then(|data| members(Edited { frame, object: &data }))
-                .and_then(|text| splice_object(frame, &text)),
+            StreamEdit::SpliceUsage => {
+                usage_chunk(frame).and_then(|data| splice_within(frame, &data, &members(frame)))
+            }
             StreamEdit::SpliceResponse => splice_response(frame, members),
         };
         out.extend_from_slice(edited.as_deref().unwrap_or(frame));
@@ -128,7 +137,7 @@ impl StreamRewriter {
 }
 
 /// The data of a frame that only carries usage.
-fn usage_chunk(frame: &[u8]) -> Option<std::borrow::Cow<'_, [u8]>> {
+fn usage_chunk(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
     memmem::find(frame, b"\"usage\"")?;
     sse::data(frame).filter(|data| is_usage_chunk(data))
 }
@@ -148,10 +157,14 @@ fn splice_response(frame: &[u8], members: Members<'_>) -> Option<Vec<u8>> {
     if !matches!(event.kind, "response.completed" | "response.incomplete") {
         return None;
     }
-    let object = event.response.get().as_bytes();
-    // Found again in the frame, as it stands there: data of several lines is joined anew and is left alone.
+    splice_within(frame, event.response.get().as_bytes(), &members(frame))
+}
+
+/// Adds members to an object within a frame. It is found again as it stands there: data of several lines has been
+/// joined anew and is left alone.
+fn splice_within(frame: &[u8], object: &[u8], members: &[Member]) -> Option<Vec<u8>> {
     let start = memmem::find(frame, object)?;
-    let spliced = splice_object(object, &members(Edited { frame, object })?)?;
+    let spliced = splice_object(object, members)?;
     Some([&frame[..start], &spliced, &frame[start + object.len()..]].concat())
 }
 
@@ -178,29 +191,31 @@ fn is_usage_chunk(data: &[u8]) -> bool {
         && chunk.error.is_none()
 }
 
-/// Adds members as the last ones of a JSON object, before its closing brace. None if there is no brace.
+/// Adds members as the last ones of a JSON object. Where one stands already it is kept, or takes the place of a null.
+/// None if nothing is added or this is no object.
 ///
-/// `object` may have white space (or a frame's blank line) behind the brace. `members` is `"name":value` text,
-/// several joined by commas.
-pub fn splice_object(object: &[u8], members: &str) -> Option<Vec<u8>> {
-    let close = object.iter().rposition(|byte| *byte == b'}')?;
-    let last = object[..close].iter().rfind(|byte| !byte.is_ascii_whitespace())?;
-    let mut out = Vec::with_capacity(object.len() + members.len() + 1);
-    out.extend_from_slice(&object[..close]);
-    if *last != b'{' {
-        out.push(b',');
+/// `object` may have white space behind its brace.
+pub fn splice_object(object: &[u8], members: &[Member]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(object).ok()?;
+    let present = serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(text).ok()?;
+    let mut edits = Vec::new();
+    let mut added = Vec::new();
+    for Member { name, json } in members {
+        match present.get(*name) {
+            None => added.push(format!("\"{name}\":{json}")),
+            Some(value) if value.get() == "null" => {
+                edits.push(Edit { place: place_of(text, value), text: json.clone() });
+            }
+            Some(_) => {}
+        }
     }
-    out.extend_from_slice(members.as_bytes());
-    out.extend_from_slice(&object[close..]);
-    Some(out)
-}
-
-/// Whether this is a JSON object that has no such member yet (null counts as none).
-pub fn may_take_member(object: &[u8], name: &str) -> bool {
-    std::str::from_utf8(object)
-        .ok()
-        .and_then(|text| serde_json::from_str::<std::collections::HashMap<String, &RawValue>>(text).ok())
-        .is_some_and(|members| members.get(name).is_none_or(|value| value.get() == "null"))
+    if !added.is_empty() {
+        let close = text.rfind('}')?;
+        let comma = if present.is_empty() { "" } else { "," };
+        edits.push(Edit { place: close..close, text: format!("{comma}{}", added.join(",")) });
+    }
+    let edits: Vec<&Edit> = edits.iter().collect();
+    (!edits.is_empty()).then(|| edited(object, &edits).to_vec())
 }
 
 #[cfg(test)]
@@ -262,7 +277,7 @@ mod tests {
             let mut rewriter = StreamRewriter::new(action);
             let mut out = Vec::new();
             for piece in stream.as_bytes().chunks(cut) {
-                let mut members = |_: Edited<'_>| Some("\"metrics\":{\"a\":1}".to_owned());
+                let mut members = |_: &[u8]| vec![Member::new("metrics", "{\"a\":1}".to_owned())];
                 out.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(piece), &mut members));
             }
             out.extend_from_slice(&rewriter.finish());
@@ -305,7 +320,7 @@ mod tests {
             let mut rewriter = StreamRewriter::new(StreamEdit::CutUsage);
             let mut out = Vec::new();
             for piece in stream.as_bytes().chunks(cut) {
-                out.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(piece), &mut |_| None));
+                out.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(piece), &mut |_| Vec::new()));
             }
             out.extend_from_slice(&rewriter.finish());
             assert_eq!(out, [long.as_str(), DONE].concat().as_bytes(), "cut every {cut} bytes");
@@ -313,21 +328,23 @@ mod tests {
     }
 
     #[test]
-    fn only_an_object_without_the_member_takes_it() {
-        assert!(may_take_member(br#"{"a":1}"#, "m") && may_take_member(br#"{"m":null}"#, "m"));
-        for other in [&br#"{"m":{}}"#[..], b"{\"choices\":[}", b"[]", b"\x1f\x8b}", b""] {
-            assert!(!may_take_member(other, "m"));
-        }
-    }
-
-    #[test]
-    fn an_object_gets_its_members_last() {
-        let check = |object: &str, expected: &str| {
-            assert_eq!(splice_object(object.as_bytes(), "\"m\":1").unwrap(), expected.as_bytes());
+    fn an_object_gets_its_members_last_and_once() {
+        let check = |object: &str, expected: Option<&str>| {
+            let spliced = splice_object(object.as_bytes(), &[Member::new("m", "1".to_owned())]);
+            assert_eq!(
+                spliced.map(|bytes| String::from_utf8(bytes).unwrap()).as_deref(),
+                expected,
+                "{object}"
+            );
         };
-        check("{}", "{\"m\":1}");
-        check("{\"a\":{}}\n", "{\"a\":{},\"m\":1}\n");
-        check("{ \"a\" : 1 }", "{ \"a\" : 1 ,\"m\":1}");
-        assert_eq!(splice_object(b"no object", "\"m\":1"), None);
+        check("{}", Some("{\"m\":1}"));
+        check("{\"a\":{}}\n", Some("{\"a\":{},\"m\":1}\n"));
+        check("{ \"a\" : 1 }", Some("{ \"a\" : 1 ,\"m\":1}"));
+        check("{\"m\": null, \"a\":2}", Some("{\"m\": 1, \"a\":2}"));
+        for unchanged in ["no object", "{\"m\":{}}", "[]", "{\"choices\":[}", ""] {
+            check(unchanged, None);
+        }
+        assert_eq!(splice_object(b"{}", &[]), None);
+        assert_eq!(splice_object(b"\x1f\x8b}", &[Member::new("m", "1".to_owned())]), None);
     }
 }

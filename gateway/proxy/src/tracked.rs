@@ -20,6 +20,7 @@ pub struct Tracked {
     client_request_id: Option<String>,
     client_status: Option<u16>,
     request_read: At,
+    last_read: At,
     _in_flight: InFlight,
 }
 
@@ -38,6 +39,7 @@ impl Tracked {
             client_request_id,
             client_status: None,
             request_read: At::default(),
+            last_read: At::default(),
             _in_flight: in_flight,
         }
     }
@@ -75,6 +77,11 @@ impl Tracked {
         self.observer.as_ref().is_some_and(Observer::terminal_seen)
     }
 
+    /// Whether the upstream has said all it had to: by the event that ends the protocol or by an error event.
+    pub fn end_seen(&self) -> bool {
+        self.observer.as_ref().is_some_and(|observer| observer.terminal_seen() || observer.error_seen())
+    }
+
     pub fn first_token_seen(&self) -> bool {
         self.observer.as_ref().is_some_and(Observer::first_token_seen)
     }
@@ -110,6 +117,15 @@ impl Tracked {
             tokens_unclassified: u64::from(stamps.output.tokens_unclassified),
             preemptions: stamps.preemptions,
         }
+    }
+
+    /// When a read of the upstream completed: at the socket's stamp, or with the read before if all of it had been
+    /// read by then.
+    pub fn read_at(&mut self, read_ns: Option<u64>) -> At {
+        if let Some(ns) = read_ns {
+            self.last_read = self.watch.at_of(ns);
+        }
+        self.last_read
     }
 
     /// The time since the last byte of the request was read from the caller.

@@ -2,12 +2,15 @@
 //!
 //! Apart so that what kinds of address there are is decided in one place. Must not know: requests.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use pingora::upstreams::peer::HttpPeer;
 use pitot_config::gateway::{Settings, UpstreamAddress, UsageSupport};
 use pitot_measure::{Quantity, Record, Source, Transfer, UsageAsked};
+
+use crate::stamped::StampedConnect;
 
 /// Where requests go, and how connections to it are made.
 #[derive(Debug)]
@@ -96,6 +99,7 @@ impl Upstream {
                 HttpPeer::new(address, false, String::new())
             }
         };
+        peer.options.custom_l4 = Some(Arc::new(StampedConnect));
         peer.options.connection_timeout = Some(self.connect_timeout);
         peer.options.total_connection_timeout = Some(self.connect_timeout);
         peer.options.idle_timeout = Some(self.idle_connection);

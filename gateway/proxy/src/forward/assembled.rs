@@ -15,6 +15,7 @@ use super::whole::Whole;
 use super::{Forwarder, Prepared, Stop};
 use crate::assemble::{Assembler, Unassembled};
 use crate::error::Failure;
+use crate::stamped::watched;
 use crate::tracked::Tracked;
 
 impl Forwarder {
@@ -33,12 +34,16 @@ impl Forwarder {
         let mut waiting_since = Instant::now();
         loop {
             let until = prepared.deadlines.next(seen(tracked), waiting_since);
-            let chunk = match caller.wait(answered.session.read_response_body(), until).await {
-                Waited::Done(Ok(Some(chunk))) => chunk,
-                Waited::Done(Ok(None)) => break,
+            let read = watched(answered.session.read_response_body());
+            let (at, chunk) = match caller.wait(read, until).await {
+                Waited::Done((read_ns, Ok(Some(chunk)))) => (tracked.read_at(read_ns), chunk),
+                Waited::Done((read_ns, Ok(None))) => {
+                    tracked.read_at(read_ns);
+                    break;
+                }
                 // Behind the event that ends the protocol nothing is missed.
-                Waited::Done(Err(_)) if tracked.terminal_seen() => break,
-                Waited::Done(Err(error)) => {
+                Waited::Done((_, Err(_))) if tracked.terminal_seen() => break,
+                Waited::Done((_, Err(error))) => {
                     return Err(Stop::Failed(Failure::Upstream(
                         UpstreamFailure::Truncated,
                         error.to_string(),
@@ -47,7 +52,6 @@ impl Forwarder {
                 Waited::ClientLeft => return Err(Stop::ClientLeft),
                 Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
             };
-            let at = tracked.at();
             waiting_since = Instant::now();
             received += chunk.len();
             if received > limit {
@@ -61,7 +65,8 @@ impl Forwarder {
             tracked.worked(at, 1);
         }
         let end = tracked.at();
-        tracked.observe(end, Event::UpstreamEof);
+        let read_at = tracked.read_at(None);
+        tracked.observe(read_at, Event::UpstreamEof);
         let body = match assembler.finish() {
             Ok(body) => body,
             Err(Unassembled::ErrorEvent { status, body }) => {

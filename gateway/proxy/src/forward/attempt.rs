@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::downstream::{Caller, Waited};
 use super::{Forwarder, Prepared, Stop};
 use crate::error::Failure;
+use crate::stamped::watched;
 use crate::tracked::Tracked;
 
 /// Attempts at one request, the first included. More than one pooled connection may have died.
@@ -57,9 +58,19 @@ impl Answered {
         self.head.status
     }
 
-    pub fn content_type(&self) -> &str {
+    fn content_type(&self) -> &str {
         let kind = self.head.headers.get(http::header::CONTENT_TYPE);
         kind.and_then(|kind| kind.to_str().ok()).unwrap_or("")
+    }
+
+    /// What the head says about the body.
+    pub fn body_kind(&self) -> BodyKind {
+        let encoding = self.head.headers.get(http::header::CONTENT_ENCODING);
+        match encoding.map(|encoding| encoding.as_bytes()) {
+            None => BodyKind::of(self.content_type()),
+            Some(encoding) if encoding.eq_ignore_ascii_case(b"identity") => BodyKind::of(self.content_type()),
+            Some(_) => BodyKind::Encoded,
+        }
     }
 
     /// Puts another head in place of the one that came.
@@ -223,8 +234,8 @@ impl Prepared {
 }
 
 fn observe_head(tracked: &mut Tracked, answered: &Answered) {
-    let (at, head) = (tracked.at(), answered.head());
-    let body = BodyKind::of(answered.content_type());
+    let (at, head) = (tracked.read_at(None), answered.head());
+    let body = answered.body_kind();
     tracked.observe(at, Event::Head { status: head.status.as_u16(), body });
     for name in HEAD_FIELDS {
         if let Some(value) = head.headers.get(name).and_then(|value| value.to_str().ok()) {
@@ -243,13 +254,14 @@ async fn read_refusal(
     let until = prepared.deadlines.next(FirstToken::Awaited, Instant::now());
     let mut refusal = BytesMut::new();
     while refusal.len() < REFUSAL_BYTES_MAX {
-        match caller.wait(answered.session.read_response_body(), until).await {
-            Waited::Done(Ok(Some(chunk))) => {
-                tracked.observe(tracked.at(), Event::UpstreamBytes(&chunk));
+        match caller.wait(watched(answered.session.read_response_body()), until).await {
+            Waited::Done((read_ns, Ok(Some(chunk)))) => {
+                let at = tracked.read_at(read_ns);
+                tracked.observe(at, Event::UpstreamBytes(&chunk));
                 refusal.extend_from_slice(&chunk);
             }
-            Waited::Done(Ok(None)) => break,
-            Waited::Done(Err(error)) => {
+            Waited::Done((_, Ok(None))) => break,
+            Waited::Done((_, Err(error))) => {
                 return Err(Stop::Failed(Failure::Upstream(UpstreamFailure::Truncated, error.to_string())));
             }
             Waited::ClientLeft => return Err(Stop::ClientLeft),
@@ -285,9 +297,11 @@ async fn ask(
         Err(_) => Some((Instant::now() + EARLY_REPLY_WAIT, Deadline::FirstToken)),
     };
     loop {
-        match caller.wait(session.read_response_header(), until).await {
-            Waited::Done(Ok(())) => {}
-            Waited::Done(Err(error)) => return Err(unanswered(sent.err().unwrap_or(error))),
+        match caller.wait(watched(session.read_response_header()), until).await {
+            Waited::Done((read_ns, Ok(()))) => {
+                tracked.read_at(read_ns);
+            }
+            Waited::Done((_, Err(error))) => return Err(unanswered(sent.err().unwrap_or(error))),
             Waited::ClientLeft => return Err(Unanswered::Stop(Stop::ClientLeft)),
             Waited::Deadline(deadline) => {
                 return Err(match sent {

@@ -57,6 +57,27 @@ pub struct Caller<'s> {
     session: &'s mut ServerSession,
     /// A write has begun and not returned. Left in the middle, nothing that follows it would be understood.
     writing: bool,
+    /// The last bytes of the body that went out, as far as they tell whether an event is open.
+    tail: Tail,
+}
+
+/// The end of what has been written: at most four bytes.
+#[derive(Debug, Default)]
+struct Tail(Vec<u8>);
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        let kept = bytes.len().saturating_sub(4);
+        self.0.extend_from_slice(&bytes[kept..]);
+        let over = self.0.len().saturating_sub(4);
+        self.0.drain(..over);
+    }
+
+    /// Whether an event is open that the next bytes would run into.
+    fn is_within_event(&self) -> bool {
+        let ends = |end: &[u8]| self.0.ends_with(end);
+        !(self.0.is_empty() || ends(b"\n\n") || ends(b"\r\r") || ends(b"\r\n\r\n"))
+    }
 }
 
 impl<'s> Caller<'s> {
@@ -69,7 +90,7 @@ impl<'s> Caller<'s> {
             // Such a caller knows no chunks: the end of the connection is the end of the body.
             session.set_keepalive(None);
         }
-        Caller { session, writing: false }
+        Caller { session, writing: false, tail: Tail::default() }
     }
 
     pub fn head(&self) -> &RequestHeader {
@@ -127,6 +148,7 @@ impl<'s> Caller<'s> {
     /// Writes a part of the body. Dropped in the middle, the connection has to be given up.
     pub async fn write(&mut self, bytes: Bytes, part: Part) -> std::result::Result<(), Stop> {
         self.writing = true;
+        self.tail.push(&bytes);
         let written = self.session.write_response_body(bytes, part == Part::Last).await;
         self.writing = false;
         written.map_err(|_| Stop::ClientLeft)
@@ -172,7 +194,8 @@ impl<'s> Caller<'s> {
         }
         let streaming = self.session.response_written().map(|head| {
             let kind = head.headers.get(http::header::CONTENT_TYPE);
-            kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+            let plain = !head.headers.contains_key(http::header::CONTENT_ENCODING);
+            plain && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
         });
         match streaming {
             None => {
@@ -185,7 +208,12 @@ impl<'s> Caller<'s> {
                 self.session.write_response_body(Bytes::from(reply.body), true).await?;
                 self.discard_body().await
             }
-            Some(true) => self.session.write_response_body(Bytes::from(failure.event(endpoint)), true).await,
+            Some(true) => {
+                // An event that broke off in the middle is closed first, or the caller would read both as one.
+                let close = if self.tail.is_within_event() { "\n\n" } else { "" };
+                let event = format!("{close}{}", failure.event(endpoint));
+                self.session.write_response_body(Bytes::from(event), true).await
+            }
             Some(false) => self.abandon("the reply broke off"),
         }
     }
@@ -229,4 +257,24 @@ pub async fn ready<F: Future>(mut what: Pin<&mut F>) -> Option<F::Output> {
         })
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_event_is_known_by_its_end() {
+        let within = |pieces: &[&str]| {
+            let mut tail = Tail::default();
+            pieces.iter().for_each(|piece| tail.push(piece.as_bytes()));
+            tail.is_within_event()
+        };
+        for whole in [&[][..], &["data: 1\n\n"], &["data: 1\n", "\n"], &["a\r", "\n\r", "\n"], &["a\r\r"]] {
+            assert!(!within(whole), "{whole:?}");
+        }
+        for open in [&["d"][..], &["data: 1\n"], &["x\n\n", "data: {"], &["a\r\n"]] {
+            assert!(within(open), "{open:?}");
+        }
+    }
 }

@@ -278,14 +278,11 @@ impl Forwarder {
         answered: &mut Answered,
         first: Bytes,
     ) -> std::result::Result<(), Stop> {
-        let body = BodyKind::of(answered.content_type());
         let measured = prepared.request.endpoint.work() == Work::Generating;
-        // What is compressed against our asking cannot be read or added to, and passes as it is.
-        let plain = !answered.head().headers.contains_key(http::header::CONTENT_ENCODING);
-        if !answered.status().is_success() || !measured || !plain {
+        if !answered.status().is_success() || !measured {
             return self.pass_stream(caller, tracked, prepared, answered, None, first).await;
         }
-        match body {
+        match answered.body_kind() {
             BodyKind::Json => self.pass_whole(caller, tracked, prepared, answered).await,
             BodyKind::EventStream if prepared.assembles() => {
                 self.pass_assembled(caller, tracked, prepared, answered).await
@@ -295,7 +292,10 @@ impl Forwarder {
                 let edit = prepared.edit.filter(|_| answered.usage == UsageQuestion::AsPrepared);
                 self.pass_stream(caller, tracked, prepared, answered, edit, first).await
             }
-            BodyKind::Other => self.pass_stream(caller, tracked, prepared, answered, None, first).await,
+            // What is compressed against our asking cannot be read or added to, and passes as it is.
+            BodyKind::Encoded | BodyKind::Other => {
+                self.pass_stream(caller, tracked, prepared, answered, None, first).await
+            }
         }
     }
 
@@ -323,8 +323,8 @@ impl Forwarder {
                 tracked.finish(Ending::ClientLeft);
                 caller.abandon("the caller left")
             }
-            // The caller has the event that ends the protocol, so nothing is wrong from where it stands.
-            Err(Stop::Failed(failure)) if tracked.terminal_seen() && caller.status().is_some() => {
+            // The caller has the event that ends the protocol, or the upstream's own word of what went wrong.
+            Err(Stop::Failed(failure)) if tracked.end_seen() && caller.status().is_some() => {
                 tracing::debug!(reason = %failure.private_message(), "a reply broke off behind its end");
                 let closed = caller.close_body().await;
                 tracked.finish(failure.ending());

@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use bytes::{Bytes, BytesMut};
 use pingora::Error;
 use pingora::protocols::http::client::HttpSession;
-use pitot_measure::{At, Event, UpstreamFailure};
+use pitot_measure::{At, BodyKind, Event, UpstreamFailure};
 use tokio::time::Instant;
 
 use super::attempt::{Answered, FirstToken};
@@ -19,7 +19,8 @@ use super::downstream::{Caller, Part, Waited, ready};
 use super::heads::{self, Length};
 use super::{Forwarder, Prepared, Stop};
 use crate::error::Failure;
-use crate::rewrite::{Edited, StreamEdit, StreamRewriter};
+use crate::rewrite::{StreamEdit, StreamRewriter};
+use crate::stamped::watched;
 use crate::tracked::Tracked;
 
 /// Reads that may share a write. A bound, not a target: at a token's pace each read has its own.
@@ -64,7 +65,9 @@ impl Forwarder {
         edit: Option<StreamEdit>,
         first: Bytes,
     ) -> Result<(), Stop> {
-        let length = if edit.is_some() { Length::Chunked } else { Length::AsReceived };
+        // A stream of events may end in one of ours, so that no length can be promised.
+        let events = answered.body_kind() == BodyKind::EventStream;
+        let length = if edit.is_some() || events { Length::Chunked } else { Length::AsReceived };
         let head = heads::to_caller(answered.head(), &prepared.reply_id, length, caller.version())
             .map_err(super::attempt::broken)?;
         tracked.answered(head.status.as_u16());
@@ -87,7 +90,7 @@ impl Forwarder {
         loop {
             if pass.has_nothing_to_do() {
                 let until = prepared.deadlines.next(seen(tracked), pass.waiting_since);
-                match caller.wait(answered.session.read_response_body(), until).await {
+                match caller.wait(watched(answered.session.read_response_body()), until).await {
                     Waited::Done(read) => {
                         self.take_in(tracked, prepared, pass, read);
                         self.take_what_is_there(tracked, prepared, pass, &mut answered.session).await;
@@ -173,7 +176,7 @@ impl Forwarder {
             tokio::select! {
                 biased;
                 written = writing.as_mut() => return written,
-                read = answered.session.read_response_body(), if may_read => {
+                read = watched(answered.session.read_response_body()), if may_read => {
                     self.take_in(tracked, prepared, pass, read);
                     pass.observe(tracked);
                 }
@@ -188,9 +191,9 @@ impl Forwarder {
         tracked: &mut Tracked,
         prepared: &Prepared,
         pass: &mut Pass,
-        read: Result<Option<Bytes>, Box<Error>>,
+        (read_ns, read): (Option<u64>, Result<Option<Bytes>, Box<Error>>),
     ) {
-        let at = tracked.at();
+        let at = tracked.read_at(read_ns);
         pass.waiting_since = Instant::now();
         match read {
             Ok(Some(bytes)) => {
@@ -198,11 +201,11 @@ impl Forwarder {
                 let out = match pass.rewriter.take() {
                     None => bytes.clone(),
                     Some(mut rewriter) => {
-                        let mut members = |edited: Edited<'_>| {
+                        let mut members = |frame: &[u8]| {
                             self.join_engine(tracked, prepared, pass);
                             pass.observe(tracked);
-                            let seen = || tracked.so_far_with(at, edited.frame);
-                            self.metrics_members(tracked, prepared, edited.object, seen)
+                            let seen = || tracked.so_far_with(at, frame);
+                            self.metrics_members(tracked, prepared, seen)
                         };
                         let out = rewriter.push(&bytes, &mut members);
                         pass.rewriter = Some(rewriter);
@@ -230,7 +233,7 @@ impl Forwarder {
                 return;
             }
             // Reads of pingora's sessions may be dropped while they wait.
-            let Some(read) = ready(pin!(session.read_response_body())).await else { return };
+            let Some(read) = ready(pin!(watched(session.read_response_body()))).await else { return };
             self.take_in(tracked, prepared, pass, read);
         }
     }

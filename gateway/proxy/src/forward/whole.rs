@@ -13,7 +13,8 @@ use super::downstream::{Caller, Waited};
 use super::heads::{self, Length};
 use super::{Forwarder, Prepared, Stop, collect};
 use crate::error::Failure;
-use crate::rewrite;
+use crate::rewrite::{self, Member};
+use crate::stamped::watched;
 use crate::tracked::Tracked;
 
 /// One reply as it goes out but for what is added to it.
@@ -38,10 +39,14 @@ impl Forwarder {
         loop {
             let seen = if body.is_empty() { FirstToken::Awaited } else { FirstToken::Seen };
             let until = deadlines.next(seen, Instant::now());
-            let chunk = match caller.wait(answered.session.read_response_body(), until).await {
-                Waited::Done(Ok(Some(chunk))) => chunk,
-                Waited::Done(Ok(None)) => break,
-                Waited::Done(Err(error)) => {
+            let read = watched(answered.session.read_response_body());
+            let (at, chunk) = match caller.wait(read, until).await {
+                Waited::Done((read_ns, Ok(Some(chunk)))) => (tracked.read_at(read_ns), chunk),
+                Waited::Done((read_ns, Ok(None))) => {
+                    tracked.read_at(read_ns);
+                    break;
+                }
+                Waited::Done((_, Err(error))) => {
                     return Err(Stop::Failed(Failure::Upstream(
                         UpstreamFailure::Truncated,
                         error.to_string(),
@@ -50,13 +55,14 @@ impl Forwarder {
                 Waited::ClientLeft => return Err(Stop::ClientLeft),
                 Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
             };
-            tracked.observe(tracked.at(), Event::UpstreamBytes(&chunk));
+            tracked.observe(at, Event::UpstreamBytes(&chunk));
             if collect(&mut body, &chunk, limit).is_none() {
                 body.extend_from_slice(&chunk);
                 return self.pass_stream(caller, tracked, prepared, answered, None, body.freeze()).await;
             }
         }
-        tracked.observe(tracked.at(), Event::UpstreamEof);
+        let read_at = tracked.read_at(None);
+        tracked.observe(read_at, Event::UpstreamEof);
         let received = body.len() as u64;
         let whole = Whole { body: body.freeze(), received };
         self.write_whole(caller, tracked, prepared, answered, whole).await
@@ -76,11 +82,10 @@ impl Forwarder {
             tracked.join(&stamps);
         }
         let members = match self.app.settings.metrics.per_request {
-            true => self.metrics_members(tracked, prepared, &body, || tracked.so_far()),
-            false => None,
+            true => self.metrics_members(tracked, prepared, || tracked.so_far()),
+            false => Vec::new(),
         };
-        let spliced = members.and_then(|members| rewrite::splice_object(&body, &members));
-        let body = spliced.map_or(body, Bytes::from);
+        let body = rewrite::splice_object(&body, &members).map_or(body, Bytes::from);
         let length = Length::Known(body.len());
         let mut head = heads::to_caller(answered.head(), &prepared.reply_id, length, caller.version())
             .map_err(broken)?;
@@ -99,34 +104,32 @@ impl Forwarder {
         written
     }
 
-    /// Text of the members that a reply gets: `"metrics":{…}`, unless the upstream has its own or the request is
-    /// of a kind that carries none. `seen` is what the gateway knows of the request with this reply counted in.
+    /// The members that a reply gets: `metrics` and what was asked for beside it; none for a request of a kind that
+    /// carries none. `seen` is what the gateway knows of the request with this reply counted in.
     pub(super) fn metrics_members(
         &self,
         tracked: &Tracked,
         prepared: &Prepared,
-        reply: &[u8],
         seen: impl FnOnce() -> Option<SoFar>,
-    ) -> Option<String> {
+    ) -> Vec<Member> {
         let request = &prepared.request;
         let carries = match request.endpoint {
             Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => true,
             Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => false,
         };
-        let suppressed = Suppression::of(request.choices, request.prompts) == Suppression::Suppressed;
-        if !carries || suppressed || !rewrite::may_take_member(reply, "metrics") {
-            return None;
+        if !carries || Suppression::of(request.choices, request.prompts) == Suppression::Suppressed {
+            return Vec::new();
         }
-        let mut members = format!("\"metrics\":{}", metrics_object::json(tracked.engine_times()));
+        let mut members = vec![Member::new("metrics", metrics_object::json(tracked.engine_times()))];
         let wanted = &self.app.settings.metrics;
         if let Some(times) = tracked.engine_times().filter(|_| wanted.output) {
-            members.push_str(&format!(",\"output\":{}", metrics_object::output_json(times)));
+            members.push(Member::new("output", metrics_object::output_json(times)));
         }
         if wanted.client
             && let Some(seen) = seen()
         {
-            members.push_str(&format!(",\"client\":{}", metrics_object::client_json(&seen)));
+            members.push(Member::new("client", metrics_object::client_json(&seen)));
         }
-        Some(members)
+        members
     }
 }

@@ -67,9 +67,12 @@ impl Metrics {
             let about = sample.family.about();
             let value = |label: &Label| match label {
                 Label::Model => Some(model),
-                Label::Upstream | Label::Endpoint | Label::Outcome | Label::Streaming | Label::Sink => {
-                    families::label_value(record, *label)
-                }
+                Label::Upstream
+                | Label::Endpoint
+                | Label::Outcome
+                | Label::Streaming
+                | Label::Source
+                | Label::Sink => families::label_value(record, *label),
             };
             let labels: Vec<&str> = about.labels.iter().map(|label| value(label).unwrap_or("")).collect();
             self.add(sample.family, &labels, sample.value, sample.times);
