@@ -195,7 +195,8 @@ fn rates_of_many(page: &mut String) {
     heading(
         page,
         "Rates",
-        "Over rolling 1m, 5m, 15m, 1h and 24h, by the time a request ended. The denominator is every request to a \
+        "Over rolling 1m, 5m, 15m, 1h and 24h, and from any instant of the last day to any other, by the time a request \
+         ended;\nof all, and by model, upstream and key. The denominator is every request to a \
          generating or embedding\nendpoint, refused ones included; other paths are `requests_apart`. The six outcome \
          rates sum to 1; those under `literal.` are\nby the standard's own words and overlap. Null where there was \
          no request. Aggregates are quotients of sums.",

@@ -2,8 +2,9 @@
 //!
 //! Apart because it is about many requests. Must not know: one request's rules.
 
-use pitot_measure::rates::{Range, Windows};
+use pitot_measure::rates::{By, Range, Windows};
 use pitot_measure::{BodyKind, Ending, Endpoint, Record};
+use proptest::prelude::*;
 
 use crate::play::{DONE, Play, content, end_of, finish, usage_of};
 
@@ -131,8 +132,90 @@ fn series_are_bounded() {
         series.iter().map(|series| (series.model.as_str(), series.summary.requests)).collect();
     assert_eq!(found, [("a", 1), ("b", 1), ("other", 3)]);
     assert_eq!(window(&rates.windows, "1h").all.requests, 5);
+    // What shares a series keeps its upstream, which callers cannot invent.
+    assert!(series.iter().all(|series| series.upstream == "u" && series.key_alias.is_none()));
     // A day later their places are free.
     windows.record(200_000 * SECOND, &named("e"));
     let rates = windows.rates(200_000 * SECOND);
     assert_eq!(window(&rates.windows, "1m").series[0].model, "e");
+}
+
+#[test]
+fn invented_names_cannot_keep_a_real_model_out() {
+    let mut windows = Windows::new(3);
+    let named = |model: String, record: Record| Record { model, ..record };
+    for turn in 0..100 {
+        windows.record(SECOND, &named(format!("invented-{turn}"), status(404)));
+    }
+    windows.record(2 * SECOND, &named("real".into(), good()));
+    windows.record(3 * SECOND, &named("real".into(), status(500)));
+    let all = window(&windows.rates(3 * SECOND).windows, "1m").clone();
+    let real = all.series.iter().find(|series| series.model == "real").expect("it succeeded");
+    assert_eq!((real.summary.requests, real.summary.success_rate), (2, Some(0.5)));
+    assert_eq!(all.series.len(), 4); // two invented ones, the real one, and the rest
+    // Nothing is lost by making room.
+    assert_eq!(all.all.requests, 102);
+    assert_eq!(all.series.iter().map(|series| series.summary.requests).sum::<u64>(), 102);
+}
+
+#[test]
+fn series_sum_up_by_model_upstream_and_key() {
+    let mut windows = Windows::new(10);
+    for (model, upstream, key) in
+        [("a", "x", Some("k1")), ("a", "y", Some("k1")), ("b", "x", Some("k2")), ("b", "x", None)]
+    {
+        let key_alias = key.map(str::to_owned);
+        windows
+            .record(SECOND, &Record { model: model.into(), upstream: upstream.into(), key_alias, ..good() });
+    }
+    let grouped = |by| {
+        let groups = windows.grouped(0, 2 * SECOND, 2 * SECOND, by);
+        groups.into_iter().map(|group| (group.name, group.summary.requests)).collect::<Vec<_>>()
+    };
+    let some = |name: &str| Some(name.to_owned());
+    assert_eq!(grouped(By::Model), [(some("a"), 2), (some("b"), 2)]);
+    assert_eq!(grouped(By::Upstream), [(some("x"), 3), (some("y"), 1)]);
+    assert_eq!(grouped(By::KeyAlias), [(None, 1), (some("k1"), 2), (some("k2"), 1)]);
+}
+
+#[test]
+fn keys_and_upstreams_are_bounded_too() {
+    let mut windows = Windows::new(5);
+    for turn in 0..1000 {
+        let alias = Some(format!("key-{turn}"));
+        windows.record(SECOND, &Record { key_alias: alias, upstream: format!("up-{turn}"), ..good() });
+    }
+    let rates = windows.rates(SECOND);
+    let day = window(&rates.windows, "24h");
+    assert!(day.series.len() <= 5 + 65, "{}", day.series.len());
+    assert_eq!(day.all.requests, 1000);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn rates_sum_to_one_and_grow_with_the_window(ends in proptest::collection::vec((0_u64..90_000, 0_usize..7, 0_usize..3), 1..40)) {
+        let kinds = [good(), cached(0), cached(50), status(500), status(400), left(), status(204)];
+        let mut windows = Windows::new(2);
+        let mut ends = ends;
+        ends.sort_unstable();
+        for (second, kind, model) in &ends {
+            let model = ["a", "b", "c"][*model].to_owned();
+            windows.record(second * SECOND, &Record { model, ..kinds[*kind].clone() });
+        }
+        let now = ends.last().map_or(0, |end| end.0) * SECOND;
+        let rates = windows.rates(now);
+        for range in &rates.windows {
+            let all = &range.all;
+            let sum: f64 = [all.success_rate, all.cancelled_rate, all.timeout_rate, all.http_error_rate, all.interruption_rate, all.other_rate].into_iter().flatten().sum();
+            prop_assert!((sum - 1.0).abs() < 1e-12, "{sum}");
+            prop_assert_eq!(range.series.iter().map(|series| series.summary.requests).sum::<u64>(), all.requests);
+            prop_assert!(all.cache_hit_rate <= all.cache_hit_coverage);
+        }
+        let requests: Vec<u64> = rates.windows.iter().map(|range| range.all.requests).collect();
+        prop_assert!(requests.is_sorted(), "{:?}", requests);
+        let by_model: u64 = windows.grouped(0, now, now, By::Model).iter().map(|group| group.summary.requests).sum();
+        prop_assert_eq!(by_model, windows.between(0, now, now).all.requests);
+    }
 }
