@@ -114,14 +114,16 @@ pub fn counts(input: u64, output: u64) -> Vec<Check> {
     ]
 }
 
-/// No usage.
+/// No usage, of an answer of one text: its output is not known, or estimated as the one that came.
 pub fn no_counts() -> Vec<Check> {
     vec![
         Null("input_tokens"),
         is("input_tokens_mark", "not_reported"),
-        Null("output_tokens"),
-        is("output_tokens_mark", "not_reported"),
+        Check::OneOf("output_tokens", vec![Value::Null, json!(1)]),
+        one_of("output_tokens_mark", &["not_reported", "estimated"]),
         Null("total_tokens"),
+        Null("time_per_token_ns"),
+        Null("average_speed_tokens_per_second"),
     ]
 }
 

@@ -29,6 +29,8 @@ pub struct Seen<'s> {
     pub sent: &'s [u8],
     pub reply: &'s Reply,
     pub arrivals: &'s [Arrival],
+    /// What the machine itself was late by meanwhile.
+    pub lag: Duration,
     /// Absent for a gateway that is no Pitot.
     pub record: Option<Result<Value, String>>,
     pub pitot: bool,
@@ -141,7 +143,7 @@ fn arrivals_in_time(seen: &Seen<'_>, wrong: &mut Vec<String>) {
 }
 
 fn lateness(seen: &Seen<'_>) -> Duration {
-    seen.arrivals.iter().map(|arrival| arrival.late).max().unwrap_or_default()
+    seen.lag + seen.arrivals.iter().map(|arrival| arrival.late).max().unwrap_or_default()
 }
 
 fn upstream(seen: &Seen<'_>, wrong: &mut Vec<String>) {
@@ -176,7 +178,7 @@ fn upstream(seen: &Seen<'_>, wrong: &mut Vec<String>) {
     let Some(arrival) = arrivals.last() else { return };
     match (arrival.closed, from) {
         (None, _) => wrong.push("the connection to the upstream was not closed".to_owned()),
-        (Some((at, _)), Some(from)) if at.saturating_duration_since(from) > limit => {
+        (Some((at, _)), Some(from)) if at.saturating_duration_since(from) > limit + seen.lag => {
             let took = at.saturating_duration_since(from).as_millis();
             wrong.push(format!("the connection to the upstream was closed after {took} ms"));
         }

@@ -15,6 +15,7 @@ pub mod dialect;
 pub mod gateway;
 pub mod judge;
 mod judge_body;
+pub mod lag;
 pub mod laws;
 pub mod player;
 pub mod run;

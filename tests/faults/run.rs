@@ -14,6 +14,7 @@ use super::caller::{Caller, Errand, find};
 use super::case::{Callers, Case, Exchange, Protocol, Section, Weight};
 use super::gateway::Profile;
 use super::judge::{self, Seen};
+use super::lag;
 use super::player::{Arrival, Player, Run};
 
 /// Heavy cases at once.
@@ -61,6 +62,7 @@ pub fn turns(cases: &[Case], protocols: &[Protocol]) -> Vec<(usize, Protocol)> {
 
 /// Runs turns, those of megabytes first and few at once. `done` hears of each verdict.
 pub fn run(place: &Place<'_>, turns: &[Turn<'_>], done: &(dyn Fn(&Verdict) + Sync)) -> Vec<Verdict> {
+    lag::start();
     let of = |weight: Weight| -> Vec<Turn<'_>> {
         turns.iter().copied().filter(|turn| turn.case.weight == weight).collect()
     };
@@ -154,6 +156,7 @@ fn play_exchange(
         pace: &exchange.pace,
         leaves: &exchange.leaves,
     };
+    let began = Instant::now();
     let called = caller.call(&errand);
     let complaints = match called {
         Err(error) => vec![format!("the caller failed: {error}")],
@@ -169,6 +172,7 @@ fn play_exchange(
                 sent: &body,
                 reply: &reply,
                 arrivals: &arrivals,
+                lag: lag::since(began),
                 record,
                 pitot: place.admin.is_some(),
             };

@@ -391,7 +391,8 @@ fn never() -> Vec<Case> {
                         null("time_per_token_ns"),
                         null("average_speed_tokens_per_second"),
                     ])
-                    .flags(&["usage_missing"]),
+                    .flags(&["usage_missing"])
+                    .flags_allowed(&["tokens_estimated"]),
             );
         }
         cases.push(of("d52.neither", dialect, text().end()).record(interrupted("no_terminal", "mid_stream")));
@@ -411,7 +412,8 @@ fn never() -> Vec<Case> {
             self::of("d52.whole_without", dialect, Mode::Whole)
                 .plays(Play::json(200, without))
                 .record(all([success(), no_counts()]))
-                .flags(&["usage_missing"]),
+                .flags(&["usage_missing"])
+                .flags_allowed(&["tokens_estimated"]),
         );
     }
     cases
@@ -432,7 +434,7 @@ fn always() -> Vec<Case> {
             of("d52.always_but_now", without)
                 .record(interrupted("no_terminal_usage", "complete"))
                 .record(no_counts())
-                .flags_allowed(&["usage_missing"]),
+                .flags_allowed(&["usage_missing", "tokens_estimated"]),
         );
         // Asked for and ignored: case 1.
         let ignored = begun().send(frame("[DONE]")).end();
@@ -441,7 +443,7 @@ fn always() -> Vec<Case> {
                 .plays(ignored)
                 .record(interrupted("no_terminal_usage", "complete"))
                 .record(no_counts())
-                .flags_allowed(&["usage_missing"]),
+                .flags_allowed(&["usage_missing", "tokens_estimated"]),
         );
     }
     cases
@@ -473,17 +475,20 @@ fn refused() -> Vec<Case> {
             .sent(Sent::FirstAsking)
             .record(all([success(), no_counts()]))
             .record([is("attempts", 2)])
-            .flags(&["usage_missing"]),
+            .flags(&["usage_missing"])
+            .flags_allowed(&["tokens_estimated"]),
         of("d52.refused_4_remembered", Chat)
             .plays(plain(Chat))
             .sent(Sent::Unchanged)
             .record(all([success(), no_counts()]))
             .record([is("attempts", 1)])
-            .flags(&["usage_missing"]),
+            .flags(&["usage_missing"])
+            .flags_allowed(&["tokens_estimated"]),
         of("d52.refused_5_remembered_for_completions", Completions)
             .plays(plain(Completions))
             .sent(Sent::Unchanged)
             .record(success())
-            .flags(&["usage_missing"]),
+            .flags(&["usage_missing"])
+            .flags_allowed(&["tokens_estimated"]),
     ]
 }

@@ -97,7 +97,7 @@ fn sizes() -> Vec<Case> {
             .plays(Play::json(200, body))
             .record([is("outcome", "success"), is("client_status", 200)])
             .flags(&["body_over_cap"])
-            .flags_allowed(&["usage_missing"])
+            .flags_allowed(&["usage_missing", "tokens_estimated"])
             .heavy(),
     );
     cases
@@ -454,7 +454,7 @@ fn kinds() -> Vec<Case> {
                 // The player sends usage to those that ask, and this request does not.
                 .record([is("transfer", "streamed"), is("stream", false), is("outcome", "success")])
                 .record([at_least("first_token_time_ns", 60)])
-                .flags_allowed(&["usage_missing"]),
+                .flags_allowed(&["usage_missing", "tokens_estimated"]),
         );
         for (name, line) in [("no_content_type", ""), ("text_plain", "content-type: text/plain\r\n")] {
             let head = format!("HTTP/1.1 200 OK\r\n{line}transfer-encoding: chunked\r\n\r\n");
