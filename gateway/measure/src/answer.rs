@@ -120,13 +120,13 @@ impl Answer {
     }
 
     /// Takes one whole frame of a stream, read at `mark.at`.
-    pub fn frame(&mut self, dialect: Dialect, frame: &[u8], mark: Mark) {
+    pub fn frame(&mut self, dialect: Dialect, frame: &[u8], mark: Mark) -> Life {
         let fields = sse::fields(frame);
-        let Some(data) = fields.data else { return };
+        let Some(data) = fields.data else { return Life::Silent };
         let data = data.trim_ascii();
         // Some servers send heartbeats with empty data, or with an empty JSON text.
         if data.is_empty() || data == b"\"\"" {
-            return;
+            return Life::Silent;
         }
         self.first_frame.get_or_insert(mark.at);
         if data == DONE {
@@ -134,7 +134,7 @@ impl Answer {
                 Ends::WithLastChunk => _ = self.terminal.get_or_insert(mark),
                 Ends::WithEvent => {}
             }
-            return;
+            return Life::Sign;
         }
         if fields.event.is_some_and(|event| event == b"error") {
             self.error.get_or_insert(mark);
@@ -151,6 +151,10 @@ impl Answer {
         let answered = || self.terminal_usage().is_some() || !self.expects_usage;
         if dialect.ends() == Ends::WithLastChunk && self.terminal.is_none() && self.finished() && answered() {
             self.terminal = Some(mark);
+        }
+        match fields.event {
+            Some(b"ping") => Life::Silent,
+            Some(_) | None => Life::Sign,
         }
     }
 
@@ -314,6 +318,14 @@ struct Heard {
     deltas: bool,
     payload: bool,
     usage: Option<Usage>,
+}
+
+/// Whether a frame shows that the reply goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    Sign,
+    /// A comment or a heartbeat, which servers send while nothing happens.
+    Silent,
 }
 
 /// Whether a body made sense.

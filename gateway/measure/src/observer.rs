@@ -9,7 +9,7 @@
 //! * Memory is bounded: one frame, or one body, of at most [`Options::frame_bytes_max`], and a few hundred stamps.
 //! * [`Observer::finish`] takes the observer, so that a request has one record.
 
-use crate::answer::{Answer, Expectation, ExpectedUsage, Understood};
+use crate::answer::{Answer, Expectation, ExpectedUsage, Life, Understood};
 use crate::blocked::Blocked;
 use crate::dialect::{self, Dialect};
 use crate::engine_timing::HeadTiming;
@@ -25,7 +25,7 @@ use crate::summary;
 use crate::timing::Transfer;
 
 /// Measures one request.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Observer {
     pub(crate) facts: RequestFacts,
     pub(crate) options: Options,
@@ -40,7 +40,7 @@ pub struct Observer {
 }
 
 /// What one attempt at the upstream brought.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Attempt {
     pub sent: Option<At>,
     pub head: Option<(At, u16)>,
@@ -48,6 +48,8 @@ pub(crate) struct Attempt {
     pub transfer: Transfer,
     pub first_byte: Option<At>,
     pub last_read: Option<At>,
+    /// The last read that brought more than comments.
+    pub alive: Option<At>,
     pub bytes: u64,
     pub eof: Option<At>,
     pub answer: Answer,
@@ -67,7 +69,7 @@ pub(crate) enum BodyState {
     Encoded,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Reading {
     /// Nothing in the body concerns us.
     Nothing,
@@ -128,6 +130,12 @@ impl Observer {
         self.attempt.answer.terminal.is_some()
     }
 
+    /// The last read that brought a part of the reply. Comments, which servers send to keep a connection open, are no
+    /// sign that the answer goes on.
+    pub fn alive_at(&self) -> Option<At> {
+        self.attempt.alive
+    }
+
     /// Whether the upstream has told of an error inside its reply.
     pub fn error_seen(&self) -> bool {
         self.attempt.answer.error.is_some()
@@ -149,23 +157,12 @@ impl Observer {
         summary::so_far(self)
     }
 
-    /// What would be known if this frame of the stream, or this whole body, had just been read at `at`: for the
-    /// `client` object of a response, which goes into the very frame that brings the usage. Once per request, since
-    /// it copies the state of the observer; nothing is observed by it.
-    pub fn so_far_with(&self, at: At, frame: &[u8]) -> SoFar {
-        let mut preview = Observer {
-            facts: self.facts.clone(),
-            options: self.options,
-            attempts: self.attempts,
-            attempt: self.attempt.preview(),
-            blocked: Blocked::default(),
-            engine: self.engine,
-            forwarded: self.forwarded,
-            own: None,
-        };
-        if let Some(dialect) = Dialect::of(self.facts.endpoint) {
-            preview.attempt.preview_of(at, dialect, frame);
-        }
+    /// What would be known if this read had just completed at `at`: for the `client` object of a response, which goes
+    /// into the very frame that brings the usage. Once per request, since it copies the state of the observer; nothing
+    /// is observed by it.
+    pub fn so_far_with(&self, at: At, bytes: &[u8]) -> SoFar {
+        let mut preview = self.clone();
+        preview.observe(at, Event::UpstreamBytes(bytes));
         summary::so_far(&preview)
     }
 
@@ -238,57 +235,12 @@ impl Attempt {
             transfer,
             first_byte: None,
             last_read: None,
+            alive: None,
             bytes: 0,
             eof: None,
             answer: Answer::new(expectation(facts, options, transfer)),
             body: BodyState::Unread,
             reading: Reading::Nothing,
-        }
-    }
-
-    /// The same without what is held of an unfinished frame or body.
-    fn preview(&self) -> Self {
-        let Attempt {
-            sent,
-            head,
-            head_timing,
-            transfer,
-            first_byte,
-            last_read,
-            bytes,
-            eof,
-            answer,
-            body,
-            reading: _,
-        } = self;
-        Attempt {
-            sent: *sent,
-            head: *head,
-            head_timing: *head_timing,
-            transfer: *transfer,
-            first_byte: *first_byte,
-            last_read: *last_read,
-            bytes: *bytes,
-            eof: *eof,
-            answer: answer.clone(),
-            body: *body,
-            reading: Reading::Nothing,
-        }
-    }
-
-    /// Takes a frame, or a whole body, as if it had been read now.
-    fn preview_of(&mut self, at: At, dialect: Dialect, frame: &[u8]) {
-        let at = self.not_before_last(at);
-        self.last_read = Some(at);
-        let mark = Mark::new(at, self.bytes.saturating_add(frame.len() as u64));
-        match self.transfer {
-            Transfer::Streamed => self.answer.frame(dialect, frame, mark),
-            Transfer::Whole => {
-                if self.answer.body(dialect, frame, mark) == Understood::Yes {
-                    self.body = BodyState::Read;
-                }
-                self.answer.terminal.get_or_insert(mark);
-            }
         }
     }
 
@@ -301,8 +253,9 @@ impl Attempt {
         let mut position = self.bytes;
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
         match &mut self.reading {
-            Reading::Nothing => {}
+            Reading::Nothing => self.alive = Some(at),
             Reading::Body(body) => {
+                self.alive = Some(at);
                 if body.len().saturating_add(bytes.len()) <= frame_bytes_max {
                     body.extend_from_slice(bytes);
                 } else {
@@ -316,10 +269,20 @@ impl Attempt {
                 splitter.visit(bytes, |kind, piece| {
                     position += piece.len() as u64;
                     match kind {
-                        PieceKind::Frame => self.answer.frame(*dialect, piece, Mark::new(at, position)),
-                        PieceKind::Unparsed => self.answer.flag(Flag::FrameOverCap),
+                        PieceKind::Frame => {
+                            if self.answer.frame(*dialect, piece, Mark::new(at, position)) == Life::Sign {
+                                self.alive = Some(at);
+                            }
+                        }
+                        PieceKind::Unparsed => {
+                            self.alive = Some(at);
+                            self.answer.flag(Flag::FrameOverCap);
+                        }
                     }
                 });
+                if splitter.holds_a_field() {
+                    self.alive = Some(at);
+                }
             }
         }
     }
@@ -344,7 +307,7 @@ impl Attempt {
                 // A last frame without its blank line; SDKs take it too.
                 if let Some(piece) = splitter.finish() {
                     match piece.kind {
-                        PieceKind::Frame => self.answer.frame(dialect, &piece, mark),
+                        PieceKind::Frame => _ = self.answer.frame(dialect, &piece, mark),
                         PieceKind::Unparsed => self.answer.flag(Flag::FrameOverCap),
                     }
                 }

@@ -97,7 +97,7 @@ pub fn frame_end(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Cuts a stream into frames.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Splitter {
     held: Vec<u8>,
     scan: Scan,
@@ -122,6 +122,11 @@ impl Splitter {
     /// Frames that were longer than the cap.
     pub fn frames_over_cap(&self) -> u64 {
         self.frames_over_cap
+    }
+
+    /// Whether the unfinished frame, if there is one, has begun as more than a comment.
+    pub fn holds_a_field(&self) -> bool {
+        self.held.first().is_some_and(|first| !matches!(first, b':' | b'\r' | b'\n'))
     }
 
     /// Bytes of an unfinished frame that are held.

@@ -76,8 +76,8 @@ impl Member {
     }
 }
 
-/// Makes the members for an edited frame, given its bytes.
-pub type Members<'m> = &'m mut dyn FnMut(&[u8]) -> Vec<Member>;
+/// Makes the members for a frame that is edited.
+pub type Members<'m> = &'m mut dyn FnMut() -> Vec<Member>;
 
 /// Edits a stream of server-sent events as it passes. Bytes come out in order, each at most once.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl StreamRewriter {
         let edited = match self.edit {
             StreamEdit::CutUsage => usage_chunk(frame).map(|_| Vec::new()),
             StreamEdit::SpliceUsage => {
-                usage_chunk(frame).and_then(|data| splice_within(frame, &data, &members(frame)))
+                usage_chunk(frame).and_then(|data| splice_within(frame, &data, &members()))
             }
             StreamEdit::SpliceResponse => splice_response(frame, members),
         };
@@ -157,7 +157,7 @@ fn splice_response(frame: &[u8], members: Members<'_>) -> Option<Vec<u8>> {
     if !matches!(event.kind, "response.completed" | "response.incomplete") {
         return None;
     }
-    splice_within(frame, event.response.get().as_bytes(), &members(frame))
+    splice_within(frame, event.response.get().as_bytes(), &members())
 }
 
 /// Adds members to an object within a frame. It is found again as it stands there: data of several lines has been
@@ -277,7 +277,7 @@ mod tests {
             let mut rewriter = StreamRewriter::new(action);
             let mut out = Vec::new();
             for piece in stream.as_bytes().chunks(cut) {
-                let mut members = |_: &[u8]| vec![Member::new("metrics", "{\"a\":1}".to_owned())];
+                let mut members = || vec![Member::new("metrics", "{\"a\":1}".to_owned())];
                 out.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(piece), &mut members));
             }
             out.extend_from_slice(&rewriter.finish());
@@ -320,7 +320,7 @@ mod tests {
             let mut rewriter = StreamRewriter::new(StreamEdit::CutUsage);
             let mut out = Vec::new();
             for piece in stream.as_bytes().chunks(cut) {
-                out.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(piece), &mut |_| Vec::new()));
+                out.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(piece), &mut || Vec::new()));
             }
             out.extend_from_slice(&rewriter.finish());
             assert_eq!(out, [long.as_str(), DONE].concat().as_bytes(), "cut every {cut} bytes");

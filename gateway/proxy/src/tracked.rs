@@ -82,6 +82,11 @@ impl Tracked {
         self.observer.as_ref().is_some_and(|observer| observer.terminal_seen() || observer.error_seen())
     }
 
+    /// The last read that brought a part of the reply.
+    pub fn alive_at(&self) -> Option<At> {
+        self.observer.as_ref().and_then(Observer::alive_at)
+    }
+
     pub fn first_token_seen(&self) -> bool {
         self.observer.as_ref().is_some_and(Observer::first_token_seen)
     }
@@ -139,9 +144,9 @@ impl Tracked {
         self.observer.as_ref().map(Observer::so_far)
     }
 
-    /// What will be known of the request once this frame, or this whole body, has been observed.
-    pub fn so_far_with(&self, at: At, frame: &[u8]) -> Option<SoFar> {
-        self.observer.as_ref().map(|observer| observer.so_far_with(at, frame))
+    /// What will be known of the request once this read has been observed.
+    pub fn so_far_with(&self, at: At, bytes: &[u8]) -> Option<SoFar> {
+        self.observer.as_ref().map(|observer| observer.so_far_with(at, bytes))
     }
 
     /// Ends the request and hands its record to the sinks.

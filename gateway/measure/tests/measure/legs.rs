@@ -62,15 +62,16 @@ fn a_look_ahead_sees_what_the_observer_sees_afterwards() {
     streamed.observe(at(70), Event::UpstreamBytes(frame.as_bytes()));
     assert_eq!(streamed.so_far(), ahead);
 
-    let body = "{\"choices\":[{\"message\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}],\
-                \"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1}}";
-    let mut whole = begun(false, BodyKind::Json);
-    let ahead = whole.so_far_with(at(90), body.as_bytes());
-    assert_eq!(ahead.tokens.total.value(), Some(4));
-    assert_eq!(ahead.times.full_response_ns.value(), Some(80 * MS));
-    whole.observe(at(90), Event::UpstreamBytes(body.as_bytes()));
-    whole.observe(at(91), Event::UpstreamEof);
-    assert_eq!(whole.so_far(), ahead);
+    // A read may bring the last content with the usage, and begin in the middle of a frame.
+    let mut cut = begun(true, BodyKind::EventStream);
+    let whole = [content("a"), content("b"), finish("stop"), usage(5, 2)].concat();
+    let (first, rest) = whole.split_at(content("a").len() + 9);
+    cut.observe(at(30), Event::UpstreamBytes(first.as_bytes()));
+    let ahead = cut.so_far_with(at(60), rest.as_bytes());
+    assert_eq!(ahead.tokens.total.value(), Some(7));
+    assert_eq!(ahead.times.content_ns.value(), Some(30 * MS)); // 60 − 30
+    cut.observe(at(60), Event::UpstreamBytes(rest.as_bytes()));
+    assert_eq!(cut.so_far(), ahead);
 }
 
 #[test]

@@ -52,7 +52,6 @@ impl Forwarder {
                 Waited::ClientLeft => return Err(Stop::ClientLeft),
                 Waited::Deadline(deadline) => return Err(Stop::Failed(Failure::Deadline(deadline))),
             };
-            waiting_since = Instant::now();
             received += chunk.len();
             if received > limit {
                 return Err(protocol(format!(
@@ -61,6 +60,9 @@ impl Forwarder {
                 )));
             }
             tracked.observe(at, Event::UpstreamBytes(&chunk));
+            if tracked.alive_at() == Some(at) {
+                waiting_since = Instant::now();
+            }
             assembler.push(&chunk);
             tracked.worked(at, 1);
         }

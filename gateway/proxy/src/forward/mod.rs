@@ -282,7 +282,12 @@ impl Forwarder {
         if !answered.status().is_success() || !measured {
             return self.pass_stream(caller, tracked, prepared, answered, None, first).await;
         }
-        match answered.body_kind() {
+        let kind = match answered.body_kind() {
+            // A stream that was asked for, under a content type that does not say so.
+            BodyKind::Other if prepared.upstream_stream => BodyKind::EventStream,
+            kind => kind,
+        };
+        match kind {
             BodyKind::Json => self.pass_whole(caller, tracked, prepared, answered).await,
             BodyKind::EventStream if prepared.assembles() => {
                 self.pass_assembled(caller, tracked, prepared, answered).await

@@ -48,7 +48,8 @@ struct Pass {
     then: Then,
     /// When the end was read, until it has been observed.
     ended_at: Option<At>,
-    /// Since when the upstream has been waited for.
+    /// The last read that brought a part of the reply, and since when the next has been waited for.
+    alive_at: Option<At>,
     waiting_since: Instant,
     engine_joined: bool,
     held_back: bool,
@@ -194,17 +195,16 @@ impl Forwarder {
         (read_ns, read): (Option<u64>, Result<Option<Bytes>, Box<Error>>),
     ) {
         let at = tracked.read_at(read_ns);
-        pass.waiting_since = Instant::now();
         match read {
             Ok(Some(bytes)) => {
                 pass.upstream_bytes += bytes.len() as u64;
                 let out = match pass.rewriter.take() {
                     None => bytes.clone(),
                     Some(mut rewriter) => {
-                        let mut members = |frame: &[u8]| {
+                        let mut members = || {
                             self.join_engine(tracked, prepared, pass);
                             pass.observe(tracked);
-                            let seen = || tracked.so_far_with(at, frame);
+                            let seen = || tracked.so_far_with(at, &bytes);
                             self.metrics_members(tracked, prepared, seen)
                         };
                         let out = rewriter.push(&bytes, &mut members);
@@ -260,6 +260,7 @@ impl Pass {
             upstream_bytes,
             then: Then::More,
             ended_at: None,
+            alive_at: None,
             waiting_since: Instant::now(),
             engine_joined: false,
             held_back: false,
@@ -309,6 +310,10 @@ impl Pass {
         }
         if let Some(at) = self.ended_at.take() {
             tracked.observe(at, Event::UpstreamEof);
+        }
+        let alive_at = tracked.alive_at();
+        if alive_at != self.alive_at {
+            (self.alive_at, self.waiting_since) = (alive_at, Instant::now());
         }
         if let Some(first) = first {
             tracked.worked(first, chunks);
