@@ -11,7 +11,7 @@
 
 use crate::answer::{Answer, Expectation, ExpectedUsage, Life, Understood};
 use crate::blocked::Blocked;
-use crate::dialect::{self, Dialect};
+use crate::dialect::{self, Dialect, Ends};
 use crate::engine_timing::HeadTiming;
 use crate::event::{At, BodyKind, Ending, EngineTimes, Event};
 use crate::metrics_object::SoFar;
@@ -209,12 +209,14 @@ fn expectation(facts: &RequestFacts, options: &Options, transfer: Transfer) -> E
         UsageAsked::ByClient | UsageAsked::ByGateway | UsageAsked::Forced => true,
         UsageAsked::Not => false,
     };
+    // Where the protocol has events for it, usage comes without being asked for.
+    let brings_usage = Dialect::of(facts.endpoint).is_some_and(|dialect| dialect.ends() == Ends::WithEvent);
     let expected = match (options.usage_capability, transfer) {
         (UsageCapability::Always, _) => true,
         (UsageCapability::Never, _) => false,
         // A reply that does not stream is not asked for usage; one without is counted, not judged.
         (UsageCapability::StreamOptions, Transfer::Whole) => false,
-        (UsageCapability::StreamOptions, Transfer::Streamed) => asked,
+        (UsageCapability::StreamOptions, Transfer::Streamed) => asked || brings_usage,
     };
     Expectation {
         choices: facts.sequences(),

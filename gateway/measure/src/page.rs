@@ -227,7 +227,7 @@ fn prometheus(page: &mut String) {
     let bounds = |bounds: &[f64]| bounds.iter().map(f64::to_string).collect::<Vec<_>>().join(", ");
     let _ = write!(
         page,
-        "\nUpper bounds of every {}, in seconds: {}.\nThose of the gateway's own cost (`pitot_own_*`): {}.\n",
+        "\nUpper bounds of every {}, in seconds: {}.\nThose of the gateway's own cost: {}.\n",
         FamilyKind::Histogram.name(),
         bounds(&BUCKETS_SECONDS),
         bounds(&OWN_BUCKETS_SECONDS),

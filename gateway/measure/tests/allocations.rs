@@ -1,41 +1,12 @@
 //! A frame costs no allocation once a stream is under way.
 //!
-//! Apart as a binary of its own, because it counts every allocation of its process and therefore holds one test.
-//! Must not know: what is measured.
+//! Apart as a binary of its own, because the counter replaces the allocator of the whole process. Must not know: what
+//! is measured.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use allocation_counter::measure;
 use pitot_measure::{
     At, BodyKind, Echo, Endpoint, Event, InlineThink, Observer, Options, RequestFacts, UsageAsked,
 };
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged, which keeps the contract.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `alloc` above, and so from the system.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as for `dealloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const WARM_UP: usize = 20;
 const FRAMES: usize = 20_000;
@@ -108,17 +79,14 @@ fn no_frame_of_a_chat_allocates_in_the_steady_state() {
         let mut observer = observer(inline_think);
         let (mut at, mut bytes) = (10, 0);
         play(&mut observer, &frames, WARM_UP, &mut at, &mut bytes);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
-        play(&mut observer, &frames, FRAMES, &mut at, &mut bytes);
-        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert_eq!(allocations, 0, "{FRAMES} frames, {inline_think:?}");
+        let steady = measure(|| play(&mut observer, &frames, FRAMES, &mut at, &mut bytes));
+        assert_eq!(steady.count_total, 0, "{FRAMES} frames, {inline_think:?}");
         // The frames were read, not passed over.
         let record = observer.finish(At(at + 1), pitot_measure::Ending::ClientLeft, Some(200));
         assert!(record.active.is_some_and(|active| active.reasoning_ns > 0 && active.gaps_ns > 0));
         assert_eq!(record.flags.len(), 1, "{:?}", record.flags); // the engine's times are missing
     }
     // The counter counts: an allocation that must be seen is.
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
-    drop(std::hint::black_box(vec![0_u8; 100]));
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before);
+    let seen = measure(|| drop(std::hint::black_box(vec![0_u8; 100])));
+    assert_eq!(seen.count_total, 1);
 }

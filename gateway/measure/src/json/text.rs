@@ -2,8 +2,6 @@
 //!
 //! Apart because text is looked at byte by byte and never made into a string. Must not know: where it stood.
 
-use memchr::memchr;
-
 /// What stands between the quotes of a text, its escapes unresolved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Text<'a>(&'a [u8]);
@@ -27,7 +25,7 @@ impl<'a> Text<'a> {
     where
         'a: 'b,
     {
-        if memchr(b'\\', self.0).is_none() {
+        if !self.0.contains(&b'\\') {
             return self.0;
         }
         let mut length = 0;

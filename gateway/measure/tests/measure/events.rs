@@ -4,7 +4,7 @@
 
 use pitot_measure::OutcomeKind::{Interrupted, Success};
 use pitot_measure::definitions::Metric::*;
-use pitot_measure::{Absent, BodyKind, Endpoint, Finish, Flag, Reason};
+use pitot_measure::{Absent, BodyKind, Endpoint, Finish, Flag, Reason, UsageAsked, UsageCapability};
 
 use crate::play::Expect::{Count, Ms, NoFlags, Null, Outcome};
 use crate::play::{Expect, Play, check};
@@ -60,11 +60,12 @@ fn a_response_ends_with_one_of_three_events() {
         &ends("data: [DONE]\n\n"),
         &[Outcome(Interrupted), Expect::Reason(Reason::NoTerminal)],
     );
-    check(
-        "no usage",
-        &ends(&ended("response.completed", "\"status\":\"completed\",\"usage\":null")),
-        &[Outcome(Interrupted), Expect::Reason(Reason::NoTerminalUsage)],
-    );
+    // These formats have nothing to ask for usage with: it is due all the same.
+    let silent = ends(&ended("response.completed", "\"status\":\"completed\",\"usage\":null"))
+        .facts(|facts| facts.usage = UsageAsked::Not);
+    check("no usage", &silent, &[Outcome(Interrupted), Expect::Reason(Reason::NoTerminalUsage)]);
+    let never = silent.options(|options| options.usage_capability = UsageCapability::Never);
+    check("an upstream without usage", &never, &[Outcome(Success), Expect::Flag(Flag::UsageMissing)]);
 }
 
 #[test]
