@@ -3,7 +3,7 @@
 //! Apart from running so that the same verdicts go to a terminal, a pipe or JSON. Colours and the bar are for
 //! terminals only. Must not know: how verdicts came about.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
@@ -44,13 +44,7 @@ impl Ink {
     }
 }
 
-/// Prints failures and totals. `every` shows the passes too.
-pub fn show(verdicts: &[Verdict], every: bool) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    write!(out, "{}", text(verdicts, every, std::io::stdout().is_terminal()))
-}
-
-/// The scoreboard as text.
+/// The scoreboard as text: what failed and why, then totals. `every` shows the passes too.
 pub fn text(verdicts: &[Verdict], every: bool, terminal: bool) -> String {
     let ink = Ink::of(terminal);
     let mut out = String::new();

@@ -39,21 +39,16 @@ fn post(lines: &str, body: &str) -> String {
     )
 }
 
-/// Lengths that contradict each other or are none. Whatever the gateway answers, the upstream gets no request that
-/// was smuggled in, and no stray byte.
-#[test]
-fn nothing_is_smuggled() {
-    let player = Player::listen("127.0.0.1:0").unwrap();
-    let gateway = started(&player, &[]);
+/// Ways to frame a request twice: what each is, its header lines, and its bytes with a second request in them.
+fn smuggling(good: &str) -> Vec<(&'static str, String, String)> {
     let inner = r#"{"model":"inner"}"#;
     let smuggled = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-length: {}\r\n\r\n{inner}",
         inner.len()
     );
-    let good = r#"{"model":"outer","messages":[]}"#;
     let length = good.len();
     let chunk = format!("{length:x}\r\n{good}\r\n0\r\n\r\n");
-    let bodies = [
+    vec![
         (
             "length and chunks",
             format!("content-length: {}\r\ntransfer-encoding: chunked\r\n", 5),
@@ -89,9 +84,19 @@ fn nothing_is_smuggled() {
             "transfer-encoding: chunked\r\n".to_owned(),
             format!("ffffffffffffffffff\r\n{good}{smuggled}"),
         ),
-    ];
+    ]
+}
+
+/// Lengths that contradict each other or are none. Whatever the gateway answers, the upstream gets no request that
+/// was smuggled in, and no stray byte.
+#[test]
+fn nothing_is_smuggled() {
+    let player = Player::listen("127.0.0.1:0").unwrap();
+    let gateway = started(&player, &[]);
+    let good = r#"{"model":"outer","messages":[]}"#;
+    let length = good.len();
     let (mut wrong, mut strays) = (Vec::new(), 0);
-    for (name, lines, body) in bodies {
+    for (name, lines, body) in smuggling(good) {
         let outer = player.expect("outer", vec![answer(Dialect::Chat, Mode::Whole, &COUNTS)]);
         let inner = player.expect("inner", vec![answer(Dialect::Chat, Mode::Whole, &COUNTS)]);
         let reply = say(gateway.address, post(&lines, &body).as_bytes());

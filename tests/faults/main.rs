@@ -2,6 +2,7 @@
 //!
 //! Apart from the test of the same name, which starts the gateways that it needs. Must not know: cases.
 
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 
@@ -100,10 +101,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let fits = |case: &Case| case.profile == arguments.profile && case.name.contains(&arguments.only);
     let cases: Vec<Case> = cases::all().into_iter().filter(fits).collect();
     if arguments.list {
-        for case in &cases {
-            println!("{}", case.name);
-        }
-        return Ok(true);
+        let names: String = cases.iter().map(|case| format!("{}\n", case.name)).collect();
+        return print(&names).map(|()| true);
     }
     let protocol = if arguments.h2c { Protocol::H2c } else { Protocol::Http11 };
     let turns: Vec<Turn<'_>> = run::turns(&cases, &[protocol])
@@ -122,15 +121,23 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let verdicts = run::run(&place, &turns, &|_| bar.inc(1));
     bar.finish_and_clear();
     let strays = player.strays();
-    if arguments.json {
-        println!("{}", board::json(&verdicts));
-    } else {
-        board::show(&verdicts, arguments.verbose)?;
-        for stray in &strays {
-            println!("at the upstream: {stray}");
+    let shown = match arguments.json {
+        true => format!("{}\n", board::json(&verdicts)),
+        false => {
+            let strays: String = strays.iter().map(|stray| format!("at the upstream: {stray}\n")).collect();
+            board::text(&verdicts, arguments.verbose, std::io::stdout().is_terminal()) + &strays
         }
-    }
+    };
+    print(&shown)?;
     Ok(strays.is_empty() && verdicts.iter().all(|verdict| verdict.complaints.is_empty()))
+}
+
+/// Prints. A reader that has seen enough and closed the pipe is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => Ok(printed?),
+    }
 }
 
 /// The address in `http://host:port`, with a path that does not matter.

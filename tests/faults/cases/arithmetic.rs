@@ -151,6 +151,22 @@ fn odd_counts() -> Vec<Case> {
     .concat()
 }
 
+/// Two sequences of completions, of which one is cut.
+fn two_texts() -> Play {
+    let text = |index: u32, text: &str, finish: &str| {
+        let choice = format!(r#"{{"index":{index},"text":"{text}","finish_reason":{finish}}}"#);
+        frame(&completions_chunk(&choice, ""))
+    };
+    Play::sse()
+        .send(text(0, "a", "null"))
+        .send(text(1, "b", "null"))
+        .send(text(0, "", r#""stop""#))
+        .send(text(1, "", r#""length""#))
+        .if_asked(Completions.usage_chunk(&usage(7, 8)))
+        .send(frame("[DONE]"))
+        .end()
+}
+
 /// Several choices or prompts: counts are sums, and a time per token cannot be made.
 fn several() -> Vec<Case> {
     let chat = |index: u32, text: &str| {
@@ -173,20 +189,6 @@ fn several() -> Vec<Case> {
         .if_asked(Chat.usage_chunk(&usage(7, 8)))
         .send(frame("[DONE]"))
         .end();
-    let text = |index: u32, text: &str, finish: &str| {
-        let choice = format!(r#"{{"index":{index},"text":"{text}","finish_reason":{finish}}}"#);
-        frame(&completions_chunk(&choice, ""))
-    };
-    let completions_play = || {
-        Play::sse()
-            .send(text(0, "a", "null"))
-            .send(text(1, "b", "null"))
-            .send(text(0, "", r#""stop""#))
-            .send(text(1, "", r#""length""#))
-            .if_asked(Completions.usage_chunk(&usage(7, 8)))
-            .send(frame("[DONE]"))
-            .end()
-    };
     let checks = || {
         all([
             success(),
@@ -206,12 +208,12 @@ fn several() -> Vec<Case> {
             .record([is("choices", 2)]),
         of("b10.two_choices", Completions, Mode::Stream)
             .asking(r#","n":2"#)
-            .plays(completions_play())
+            .plays(two_texts())
             .record(checks())
             .record([is("finish", "length")]),
         of("b10.two_prompts", Completions, Mode::Stream)
             .body(r#"{"model":"@MODEL@","prompt":["a","b"],"stream":true}"#)
-            .plays(completions_play())
+            .plays(two_texts())
             .record(checks())
             .record([is("prompts", 2)]),
         of("b10.one_prompt_in_a_list", Completions, Mode::Stream)

@@ -17,7 +17,8 @@ use Dialect::{Chat, Completions, Messages, Responses};
 const FIVE: Usage = Usage { input: 7, output: 5, reasoning: None, cached: None };
 
 pub fn cases() -> Vec<Case> {
-    [before_the_first(), stages(), one_chunk(), other_payloads(), whole(), heads()].concat()
+    [before_the_first(), stages(), one_chunk(), other_payloads(), names_of_reasoning(), whole(), heads()]
+        .concat()
 }
 
 fn stream(name: &str, dialect: Dialect) -> Case {
@@ -270,6 +271,11 @@ fn other_payloads() -> Vec<Case> {
                 null("reasoning_first_ns"),
             ])
     };
+    body.into_iter().map(case_of).collect()
+}
+
+/// Every name of reasoning, once where it stands there twice.
+fn names_of_reasoning() -> Vec<Case> {
     let reasoning = [
         ("a53.reasoning", r#"{"reasoning":"hm"}"#),
         ("a53.reasoning_content", r#"{"reasoning_content":"hm"}"#),
@@ -290,9 +296,7 @@ fn other_payloads() -> Vec<Case> {
             .record(all([success(), split(4, 2, "reported")]))
             .record([about("reasoning_time_ns", 150), is("content_time_ns", 0)])
     };
-    let mut cases: Vec<Case> = body.into_iter().map(case_of).collect();
-    cases.extend(reasoning.into_iter().map(thought));
-    cases
+    reasoning.into_iter().map(thought).collect()
 }
 
 /// A reply that does not stream has no first token, and its time is that of its last byte.

@@ -6,6 +6,7 @@
 mod arithmetic;
 mod assembled;
 mod deadlines;
+mod deaths;
 mod first_token;
 mod framing;
 mod leaving;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Case> {
         framing::cases(),
         tokens::cases(),
         outcome::cases(),
+        deaths::cases(),
         leaving::cases(),
         deadlines::cases(),
         transport::cases(),

@@ -18,7 +18,7 @@ use Dialect::{Chat, Completions, Messages, Responses};
 const COUNTS: Usage = Usage { input: 7, output: 5, reasoning: None, cached: None };
 
 pub fn cases() -> Vec<Case> {
-    [asking(), places(), running(), cached(), messages(), never(), always(), refused()].concat()
+    [asking(), places(), reads(), running(), cached(), messages(), never(), always(), refused()].concat()
 }
 
 fn of(name: &str, dialect: Dialect, mode: Mode) -> Case {
@@ -110,7 +110,7 @@ fn places() -> Vec<Case> {
     let five = format!(r#","usage":{}"#, COUNTS.json(Chat));
     let done = frame("[DONE]");
     let null_usage = r#","usage":null"#;
-    let mut cases = vec![
+    let cases = vec![
         stream("d44.null_until_the_last", Chat).plays(
             Play::sse()
                 .send(chat_text(null_usage))
@@ -157,6 +157,13 @@ fn places() -> Vec<Case> {
                 .end(),
         ),
     ];
+    cases.into_iter().map(|case| case.record(seen())).chain([flat_count()]).collect()
+}
+
+/// Usage in a read of its own, before or behind others.
+fn reads() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let done = frame("[DONE]");
     for dialect in ASKED {
         cases.push(
             stream("d46.done_comes_late", dialect).plays(
@@ -202,22 +209,24 @@ fn places() -> Vec<Case> {
             ),
         );
     }
-    let mut cases: Vec<Case> = cases.into_iter().map(|case| case.record(seen())).collect();
+    cases.into_iter().map(|case| case.record(seen())).collect()
+}
+
+/// SGLang has the count of reasoning beside the others.
+fn flat_count() -> Case {
     let flat = r#"{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12,"reasoning_tokens":3,"prompt_tokens_details":null}"#;
-    cases.push(
-        stream("d53.reasoning_count_flat", Chat)
-            .plays(
-                Play::sse()
-                    .reasoning(Chat, "hm")
-                    .text(Chat, "x")
-                    .send(chat_stop(""))
-                    .if_asked(frame(&chat_chunk("", &format!(r#","usage":{flat}"#))))
-                    .send(&done)
-                    .end(),
-            )
-            .record(all([seen(), split(3, 2, "reported")])),
-    );
-    cases
+    let done = frame("[DONE]");
+    stream("d53.reasoning_count_flat", Chat)
+        .plays(
+            Play::sse()
+                .reasoning(Chat, "hm")
+                .text(Chat, "x")
+                .send(chat_stop(""))
+                .if_asked(frame(&chat_chunk("", &format!(r#","usage":{flat}"#))))
+                .send(&done)
+                .end(),
+        )
+        .record(all([seen(), split(3, 2, "reported")]))
 }
 
 /// Usage on every chunk grows: the last counts, not the sum, and an early one is no end.
@@ -340,9 +349,18 @@ fn messages() -> Vec<Case> {
             stream(name, Messages).plays(play(at_start, at_end)).record(success()).record(checks)
         })
         .collect();
+    cases.extend(ends_of_messages());
+    cases
+}
+
+/// Usage that grows, and usage of the start alone.
+fn ends_of_messages() -> Vec<Case> {
+    let start = r#"{"type":"message_start","message":{"id":"m-1","type":"message","role":"assistant","content":[],"usage":{"input_tokens":7,"output_tokens":1}}}"#;
+    let start = named_frame("message_start", start);
+    let mut cases = Vec::new();
     // Several deltas with usage: the last one.
     let play = Play::sse()
-        .send(start(r#"{"input_tokens":7,"output_tokens":1}"#))
+        .send(&start)
         .text(Messages, "x")
         .send(named_frame(
             "message_delta",
@@ -353,12 +371,7 @@ fn messages() -> Vec<Case> {
         .end();
     cases.push(stream("d47.several_deltas", Messages).plays(play).record(seen()));
     // What stands at the start alone is no terminal usage: one output token is not what came.
-    let play = Play::sse()
-        .send(start(r#"{"input_tokens":7,"output_tokens":1}"#))
-        .text(Messages, "x")
-        .pause(20)
-        .text(Messages, "y")
-        .close();
+    let play = Play::sse().send(&start).text(Messages, "x").pause(20).text(Messages, "y").close();
     cases.push(
         stream("d48.died_with_the_usage_of_the_start", Messages)
             .plays(play)

@@ -26,6 +26,8 @@ pub fn cases() -> Vec<Case> {
         heads(),
         kinds(),
         replies(),
+        no_http(),
+        odd_framing(),
         not_reading(),
         flushing(),
     ]
@@ -382,6 +384,14 @@ fn replies() -> Vec<Case> {
                 .plays(answer(dialect, Mode::Stream, &COUNTS).delayed(hints))
                 .record(seen()),
         );
+    }
+    cases
+}
+
+/// What is no HTTP at all.
+fn no_http() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dialect in GENERATING {
         let noise = Play::mute().raw("nothing like a reply\r\n\r\n").close();
         cases.push(
             of("e57.no_http", dialect, Mode::Whole)
@@ -396,6 +406,12 @@ fn replies() -> Vec<Case> {
             Check::OneOf("reason", vec!["upstream_truncated".into(), "upstream_protocol".into()]),
         ]));
     }
+    cases
+}
+
+/// Odd ways to frame a body, each of them allowed.
+fn odd_framing() -> Vec<Case> {
+    let mut cases = Vec::new();
     let text = Chat.text("x");
     let size = text.len();
     let odd = format!("{size:08X};name=\"value\"\r\n{text}\r\n");
