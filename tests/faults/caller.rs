@@ -190,8 +190,12 @@ fn head(errand: &Errand<'_>) -> String {
     let length = match sending {
         Sending::InChunks(_) => "transfer-encoding: chunked\r\n".to_owned(),
         Sending::Expecting => format!("expect: 100-continue\r\ncontent-length: {}\r\n", errand.body.len()),
-        Sending::AtOnce | Sending::ByteByByte if errand.body.is_empty() => String::new(),
-        Sending::AtOnce | Sending::ByteByByte => format!("content-length: {}\r\n", errand.body.len()),
+        Sending::AtOnce | Sending::ByteByByte | Sending::InHalves(_) if errand.body.is_empty() => {
+            String::new()
+        }
+        Sending::AtOnce | Sending::ByteByByte | Sending::InHalves(_) => {
+            format!("content-length: {}\r\n", errand.body.len())
+        }
     };
     let kind = if errand.body.is_empty() { "" } else { "content-type: application/json\r\n" };
     let id = errand.id;
@@ -228,6 +232,12 @@ fn send(stream: &mut TcpStream, errand: &Errand<'_>, reply: &mut Reply) -> std::
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
+        }
+        Sending::InHalves(pause) => {
+            let (first, rest) = body.split_at(body.len() / 2);
+            stream.write_all(&[head.as_bytes(), first].concat())?;
+            std::thread::sleep(pause);
+            stream.write_all(rest)?;
         }
         Sending::Expecting => {
             stream.write_all(head.as_bytes())?;

@@ -172,6 +172,7 @@ async fn send_body(sending: &mut h2::SendStream<Bytes>, errand: &Errand<'_>) -> 
         Sending::AtOnce | Sending::Expecting => (usize::MAX, false),
         Sending::InChunks(size) => (size.max(1), true),
         Sending::ByteByByte => (1, false),
+        Sending::InHalves(_) => (errand.body.len().div_ceil(2), false),
     };
     let mut body = errand.body.clone();
     while !body.is_empty() {
@@ -187,6 +188,11 @@ async fn send_body(sending: &mut h2::SendStream<Bytes>, errand: &Errand<'_>) -> 
         };
         let piece = body.split_to(want.min(capacity));
         let last = body.is_empty() && !ends_empty;
+        if let Sending::InHalves(pause) = errand.request.sending
+            && last
+        {
+            tokio::time::sleep(pause).await;
+        }
         if sending.send_data(piece, last).is_err() {
             return Ok(());
         }

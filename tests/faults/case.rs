@@ -23,8 +23,8 @@ pub enum Section {
     Timeouts,
     Transport,
     MetricsObject,
+    OtherTimings,
     Assembled,
-    Operation,
 }
 
 impl Section {
@@ -37,8 +37,8 @@ impl Section {
         Section::Timeouts,
         Section::Transport,
         Section::MetricsObject,
+        Section::OtherTimings,
         Section::Assembled,
-        Section::Operation,
     ];
 
     pub fn title(self) -> &'static str {
@@ -52,7 +52,7 @@ impl Section {
             Section::Transport => "transport",
             Section::MetricsObject => "metrics object",
             Section::Assembled => "assembled replies",
-            Section::Operation => "operation",
+            Section::OtherTimings => "timings of other servers",
         }
     }
 }
@@ -152,6 +152,8 @@ pub enum Sending {
     InChunks(usize),
     /// A byte at a time, with a pause now and then.
     ByteByByte,
+    /// One half, and this long after it the other.
+    InHalves(Duration),
     /// `Expect: 100-continue`, and the body once that has come.
     Expecting,
 }
@@ -323,6 +325,7 @@ impl Exchange {
         let sends = !matches!(self.request.sending, Sending::Expecting);
         let lengths = self.plays.iter().all(Play::says_its_length);
         plain
+            && self.sees.headers.is_empty()
             && sends
             && lengths
             && self.sees.end != End::Broken

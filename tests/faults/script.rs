@@ -127,21 +127,21 @@ impl Play {
 
     /// Several pieces of the body in one write.
     pub fn write(mut self, pieces: Vec<(Bytes, Whose)>) -> Play {
-        let segment = |(bytes, whose): &(Bytes, Whose)| Segment { wire: self.framed(bytes), whose: *whose };
-        let segments = pieces.iter().filter(|(bytes, _)| !bytes.is_empty()).map(segment).collect();
+        let pieces_sent = pieces.iter().filter(|(bytes, _)| !bytes.is_empty());
+        let segments = pieces_sent.flat_map(|(bytes, whose)| self.framed(bytes, *whose)).collect();
         self.acts.push(Act::Send(segments));
         self.body.extend(pieces);
         self
     }
 
-    fn framed(&self, bytes: &Bytes) -> Bytes {
+    fn framed(&self, bytes: &Bytes, whose: Whose) -> Vec<Segment> {
+        let segment = |wire: Bytes| Segment { wire, whose };
         match self.framing {
-            Framing::Plain => bytes.clone(),
+            Framing::Plain => vec![segment(bytes.clone())],
+            // Large pieces are shared and not copied.
             Framing::Chunked => {
-                let mut wire = format!("{:x}\r\n", bytes.len()).into_bytes();
-                wire.extend_from_slice(bytes);
-                wire.extend_from_slice(b"\r\n");
-                Bytes::from(wire)
+                let size = Bytes::from(format!("{:x}\r\n", bytes.len()));
+                vec![segment(size), segment(bytes.clone()), segment(Bytes::from_static(b"\r\n"))]
             }
         }
     }

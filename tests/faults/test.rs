@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
 use pitot_tests::faults::board;
 use pitot_tests::faults::case::{Case, Protocol};
@@ -15,11 +15,16 @@ use pitot_tests::faults::run::{self, Place, Turn, Verdict};
 
 #[path = "hostile.rs"]
 mod hostile;
+#[path = "multiplexed.rs"]
+mod multiplexed;
 #[path = "operation.rs"]
 mod operation;
 
 /// Address on which nobody listens: the port of the discard service, which is below those given out freely.
 const NOBODY: &str = "http://127.0.0.1:9";
+
+/// The table is large, and made once.
+static CASES: LazyLock<Vec<Case>> = LazyLock::new(cases::all);
 
 /// A part of the names of the cases to run, for work on one of them.
 const ONLY: &str = "PITOT_TEST_FAULTS";
@@ -27,7 +32,7 @@ const ONLY: &str = "PITOT_TEST_FAULTS";
 #[test]
 fn the_corpus_is_green() {
     let only = std::env::var(ONLY).unwrap_or_default();
-    let cases: Vec<Case> = cases::all().into_iter().filter(|case| case.name.contains(&only)).collect();
+    let cases: Vec<Case> = CASES.iter().filter(|case| case.name.contains(&only)).cloned().collect();
     let verdicts = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for profile in Profile::ALL {
@@ -89,9 +94,8 @@ fn cases_expect_what_their_upstream_sends() {
             && case.name.contains(&only)
             && case.exchanges.iter().all(|exchange| exchange.needs_no_gateway())
     };
-    let cases = cases::all();
     let turns: Vec<Turn<'_>> =
-        cases.iter().filter(passing).map(|case| Turn { case, protocol: Protocol::Http11 }).collect();
+        CASES.iter().filter(passing).map(|case| Turn { case, protocol: Protocol::Http11 }).collect();
     let player = Player::listen("127.0.0.1:0").unwrap();
     let place = Place { gateway: player.address, admin: None, player: &player, profile: Profile::Default };
     let verdicts = run::run(&place, &turns, &|_| {});
@@ -102,7 +106,7 @@ fn cases_expect_what_their_upstream_sends() {
 
 #[test]
 fn names_are_unique() {
-    let mut names: Vec<String> = cases::all().into_iter().map(|case| case.name).collect();
+    let mut names: Vec<String> = CASES.iter().map(|case| case.name.clone()).collect();
     names.sort();
     let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| &pair[0]).collect();
     assert!(twice.is_empty(), "{twice:?}");

@@ -3,9 +3,11 @@
 //! Apart from arithmetic, which takes these times for granted. Gaps tell right from wrong by a factor of two at
 //! least. Must not know: other sections.
 
-use crate::faults::case::{Case, Section, case};
+use std::time::Duration;
+
+use crate::faults::case::{Case, Section, Sending, case};
 use crate::faults::check::{
-    about, all, at_least, behind, counts, is, known, not_streamed, null, split, split_unknown, success,
+    Check, about, all, at_least, behind, counts, is, known, not_streamed, null, split, split_unknown, success,
 };
 use crate::faults::dialect::{
     Dialect, Finish, GENERATING, Mode, REASONING, Usage, chat_delta, frame, named_frame, usage,
@@ -17,8 +19,17 @@ use Dialect::{Chat, Completions, Messages, Responses};
 const FIVE: Usage = Usage { input: 7, output: 5, reasoning: None, cached: None };
 
 pub fn cases() -> Vec<Case> {
-    [before_the_first(), stages(), one_chunk(), other_payloads(), names_of_reasoning(), whole(), heads()]
-        .concat()
+    [
+        before_the_first(),
+        stages(),
+        one_chunk(),
+        other_payloads(),
+        names_of_reasoning(),
+        whole(),
+        heads(),
+        slow_request(),
+    ]
+    .concat()
 }
 
 fn stream(name: &str, dialect: Dialect) -> Case {
@@ -317,6 +328,24 @@ fn whole() -> Vec<Case> {
                 is("full_response_time_mark", "measured"),
                 behind("terminal_ns", "first_frame_ns", 50),
                 null("first_token_ns"),
+            ])
+    };
+    GENERATING.map(case_of).to_vec()
+}
+
+/// A request that takes 300 ms to arrive: neither leg begins before its last byte.
+fn slow_request() -> Vec<Case> {
+    let case_of = |dialect: Dialect| {
+        let play = Play::sse().open(dialect, &FIVE).pause(60).text(dialect, "x");
+        stream("a17.slow_request", dialect)
+            .sends(Sending::InHalves(Duration::from_millis(300)))
+            .plays(play.close_with(dialect, Finish::Stop, &FIVE))
+            .record(success())
+            .record([
+                at_least("request_read_ns", 290),
+                Check::Between("first_token_time_ns", 60, 280),
+                Check::Between("client_first_token_time_ns", 60, 280),
+                Check::Between("client_full_response_time_ns", 60, 280),
             ])
     };
     GENERATING.map(case_of).to_vec()

@@ -11,6 +11,7 @@ mod first_token;
 mod framing;
 mod leaving;
 mod metrics_object;
+mod other_timings;
 mod outcome;
 mod tokens;
 mod transport;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<Case> {
         deadlines::cases(),
         transport::cases(),
         metrics_object::cases(),
+        other_timings::cases(),
         assembled::cases(),
     ]
     .concat()

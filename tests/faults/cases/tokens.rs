@@ -18,7 +18,8 @@ use Dialect::{Chat, Completions, Messages, Responses};
 const COUNTS: Usage = Usage { input: 7, output: 5, reasoning: None, cached: None };
 
 pub fn cases() -> Vec<Case> {
-    [asking(), places(), reads(), running(), cached(), messages(), never(), always(), refused()].concat()
+    [asking(), shapes(), places(), reads(), running(), cached(), messages(), never(), always(), refused()]
+        .concat()
 }
 
 fn of(name: &str, dialect: Dialect, mode: Mode) -> Case {
@@ -93,6 +94,48 @@ fn asking() -> Vec<Case> {
                 .plays(answer(dialect, Mode::Whole, &COUNTS))
                 .record(seen()),
         );
+    }
+    cases
+}
+
+/// The usage chunk in the many shapes of its servers: it is cut out whole, and it counts.
+fn shapes() -> Vec<Case> {
+    let json = r#"{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12}"#;
+    let shapes = [
+        (
+            "d42.chunk_with_spaces",
+            frame(
+                r#"{"id": "c-1", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}}"#,
+            ),
+        ),
+        ("d42.chunk_usage_first", frame(&format!(r#"{{"usage":{json},"choices":[]}}"#))),
+        ("d42.chunk_in_two_lines", format!("data: {{\"choices\":[],\ndata: \"usage\":{json}}}\n\n")),
+        (
+            "d42.chunk_with_an_event_and_id",
+            format!("event: message\nid: 9\ndata: {{\"choices\":[],\"usage\":{json}}}\n\n"),
+        ),
+        (
+            "d42.chunk_with_more_members",
+            frame(&format!(
+                r#"{{"choices":[],"usage":{json},"system_fingerprint":null,"service_tier":"default","obfuscation":"xyz","timings":{{"predicted_ms":1.5}}}}"#
+            )),
+        ),
+        (
+            "d42.chunk_without_choices",
+            frame(&format!(r#"{{"id":"c-1","object":"chat.completion.chunk","usage":{json}}}"#)),
+        ),
+        ("d42.chunk_with_null_error", frame(&format!(r#"{{"choices":[],"usage":{json},"error":null}}"#))),
+    ];
+    let mut cases = Vec::new();
+    for dialect in ASKED {
+        for (name, chunk) in &shapes {
+            for asks in [false, true] {
+                let play = Play::sse().text(dialect, "x").send(dialect.finish(Finish::Stop)).if_asked(chunk);
+                let name = if asks { format!("{name}_asked") } else { (*name).to_owned() };
+                let case = stream(&name, dialect).plays(play.send(frame("[DONE]")).end()).record(seen());
+                cases.push(if asks { case.asking_usage() } else { case });
+            }
+        }
     }
     cases
 }

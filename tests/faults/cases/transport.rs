@@ -305,6 +305,15 @@ fn heads() -> Vec<Case> {
             .plays(answer(dialect, Mode::Stream, &COUNTS))
             .record(seen())
     };
+    let closing = |dialect: Dialect| {
+        of("g04.caller_wants_it_closed", dialect, Mode::Stream)
+            .http11_only()
+            .request(|request| request.lines = "connection: close\r\n".to_owned())
+            .without("connection")
+            .header("connection", "close")
+            .plays(answer(dialect, Mode::Stream, &COUNTS))
+            .record(seen())
+    };
     let early = |dialect: Dialect| {
         // It refuses a head and reads no more: the refusal is the caller's, not the failed write.
         of("g84.upstream_refuses_early", dialect, Mode::Whole)
@@ -340,7 +349,9 @@ fn heads() -> Vec<Case> {
     };
     GENERATING
         .into_iter()
-        .flat_map(|dialect| [case_of(dialect), early(dialect), deep(dialect), spaced(dialect)])
+        .flat_map(|dialect| {
+            [case_of(dialect), closing(dialect), early(dialect), deep(dialect), spaced(dialect)]
+        })
         .collect()
 }
 
