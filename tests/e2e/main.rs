@@ -8,6 +8,7 @@
 mod accounting;
 mod answers;
 mod client;
+mod clients;
 mod configuration;
 mod faults;
 mod pitot;

@@ -110,6 +110,11 @@ named! {
         EngineTimesMissing = "pitot_engine_times_missing_requests_total":
             "requests that got a token and no times from the engine",
         SinkDropped = "pitot_sink_dropped_records_total": "records that a sink could not take",
+        ControlConnections = "pitot_control_connections_total": "control channels to the engine that were opened",
+        ControlStamps = "pitot_control_stamps_total": "requests whose times came over the control channel",
+        ControlStampsEvicted = "pitot_control_stamps_evicted_total":
+            "times that were let go because no stream asked for them and too many waited",
+        ControlErrors = "pitot_control_protocol_errors_total": "control channels given up over what the engine sent",
     }
 }
 
@@ -138,6 +143,10 @@ impl Family {
             Family::Requests => counter(&[Label::Model, Label::Upstream, Label::Endpoint, Label::Outcome]),
             Family::InFlight => (FamilyKind::Gauge, &[], NO_BUCKETS),
             Family::SinkDropped => counter(&[Label::Sink]),
+            Family::ControlConnections
+            | Family::ControlStamps
+            | Family::ControlStampsEvicted
+            | Family::ControlErrors => counter(&[]),
             Family::FullResponse | Family::ClientFullResponse => histogram(STREAMING),
             Family::FirstToken
             | Family::Reasoning

@@ -3,6 +3,8 @@
 //! Apart on a listener of its own so that it can be closed to the network that applications come from. Must not
 //! know: how anything it shows was measured.
 
+mod rates;
+
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
@@ -16,7 +18,6 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::app::App;
-use crate::clock::monotonic_ns;
 use crate::ready::{self, Readiness};
 
 /// Records that `/requests` lists.
@@ -48,19 +49,20 @@ fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "live\n" }))
         .route("/readyz", get(readyz))
-        .route("/rates", get(rates))
+        .route("/rates", get(rates::rates))
         .route("/requests", get(requests))
         .route("/requests/{id}", get(request))
         .route("/engine", get(engine))
         .fallback(|| async {
-            let pages = "/metrics /livez /readyz /rates /requests /requests/{id} /engine";
+            let pages =
+                "/metrics /livez /readyz /rates /rates?from=&to=&by= /requests /requests/{id} /engine";
             error(StatusCode::NOT_FOUND, &format!("no such page; there are {pages}"))
         })
         .with_state(app)
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response {
-    match app.emitter.metrics.text() {
+    match app.emitter.metrics.text(&app.link.counters) {
         Ok(text) => {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
         }
@@ -75,10 +77,6 @@ async fn readyz(State(app): State<Arc<App>>) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response()
         }
     }
-}
-
-async fn rates(State(app): State<Arc<App>>) -> Response {
-    json_of(&app.emitter.live.rates(monotonic_ns()))
 }
 
 async fn requests(State(app): State<Arc<App>>) -> Response {

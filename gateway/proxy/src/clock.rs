@@ -31,6 +31,12 @@ impl Anchor {
         let ahead = monotonic_ns.saturating_sub(self.monotonic_ns) / 1_000_000;
         self.unix_ms.saturating_add(ahead).saturating_sub(back)
     }
+
+    /// The monotonic stamp of a wall time in seconds since 1970; times before the boot read as its instant.
+    pub fn monotonic_ns_of(self, unix_seconds: f64) -> u64 {
+        let ahead_ns = (unix_seconds * 1e3 - self.unix_ms as f64) * 1e6;
+        (self.monotonic_ns as f64 + ahead_ns).max(0.0) as u64
+    }
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.
@@ -78,5 +84,7 @@ mod tests {
         let anchor = Anchor { monotonic_ns: 5_000_000_000, unix_ms: 1_000_000 };
         assert_eq!(anchor.unix_ms(5_250_000_000), 1_000_250);
         assert_eq!(anchor.unix_ms(4_000_000_000), 999_000);
+        assert_eq!(anchor.monotonic_ns_of(1_000.25), 5_250_000_000);
+        assert_eq!(anchor.monotonic_ns_of(0.0), 0);
     }
 }

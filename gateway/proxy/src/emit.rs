@@ -46,6 +46,11 @@ impl Emitter {
         Emitter { statistics, metrics, live, journal, anchor: Anchor::now() }
     }
 
+    /// The anchor by which records are dated.
+    pub fn anchor(&self) -> Anchor {
+        self.anchor
+    }
+
     /// Hands a finished request to every sink.
     pub fn emit(&self, accepted_ns: u64, client_request_id: Option<String>, record: Record) {
         let finished = Arc::new(Finished {

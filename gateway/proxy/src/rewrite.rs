@@ -186,7 +186,7 @@ struct Chunk<'a> {
 fn is_usage_chunk(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let Ok(chunk) = serde_json::from_str::<Chunk<'_>>(text) else { return false };
-    chunk.choices.is_some_and(|choices| choices.is_empty())
+    chunk.choices.is_none_or(|choices| choices.is_empty())
         && chunk.usage.is_some_and(|usage| usage.get().starts_with('{'))
         && chunk.error.is_none()
 }

@@ -19,9 +19,6 @@ pub struct Service {
     pub forwarder: Arc<Forwarder>,
 }
 
-/// Seconds that an idle connection of a caller is kept.
-const KEEPALIVE_SECONDS: u64 = 60;
-
 #[async_trait]
 impl ProxyHttp for Service {
     /// The clock that started when the head had been read.
@@ -32,7 +29,6 @@ impl ProxyHttp for Service {
     }
 
     async fn proxy_upstream_filter(&self, session: &mut Session, watch: &mut Stopwatch) -> Result<bool> {
-        session.set_keepalive(Some(KEEPALIVE_SECONDS));
         self.forwarder.serve(&mut session.downstream_session, *watch).await?;
         Ok(false)
     }

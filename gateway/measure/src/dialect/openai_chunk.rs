@@ -38,6 +38,12 @@ pub(super) fn read<'a>(
                     listener(Said::Usage(usage));
                 }
             }
+            // Older streams of Groq have their counts here only, on the chunk that finishes.
+            b"x_groq" if reply.find(b"usage").is_none() => {
+                if let Some(usage) = value.find(b"usage").and_then(|mut counts| usage::openai(&mut counts)) {
+                    listener(Said::Usage(usage));
+                }
+            }
             b"error" => failed |= value.present(),
             b"object" => {
                 let object = value.text().unwrap_or_default();

@@ -93,7 +93,7 @@ pub fn serve(app: &Arc<App>, addresses: Addresses, shutdown: &Shutdown) -> anyho
     let done = runtime.block_on(async {
         tokio::select! {
             drained = shutdown.drained(app) => drained.context("signals cannot be received"),
-            _ = lost => Err(anyhow::anyhow!("the proxy service ended; what it said is above")),
+            _ = lost => Err(anyhow::anyhow!("the proxy service ended unexpectedly")),
         }
     });
     app.link.stop();

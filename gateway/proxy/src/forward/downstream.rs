@@ -84,12 +84,12 @@ impl<'s> Caller<'s> {
     pub fn new(session: &'s mut ServerSession) -> Self {
         session.set_read_timeout(Some(READ_TIMEOUT));
         session.set_write_timeout(Some(WRITE_TIMEOUT));
-        // A request sent ahead on the same connection is not a caller that left.
-        session.set_pipelining_enabled(true);
+        // Before HTTP/1.1 there are no chunks: the end of the connection is the end of the body.
         if session.req_header().version < Version::HTTP_11 {
-            // Such a caller knows no chunks: the end of the connection is the end of the body.
             session.set_keepalive(None);
         }
+        // A request sent ahead on the same connection is not a caller that left.
+        session.set_pipelining_enabled(true);
         Caller { session, writing: false, tail: Tail::default() }
     }
 

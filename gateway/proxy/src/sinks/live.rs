@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pitot_measure::Record;
-use pitot_measure::rates::{Rates, Windows};
+use pitot_measure::rates::{By, Group, Range, Rates, Windows};
 
 use crate::emit::Finished;
 
@@ -60,6 +60,16 @@ impl Live {
     /// The rates over every rolling window.
     pub fn rates(&self, now_ns: u64) -> Rates {
         self.lock().windows.rates(now_ns)
+    }
+
+    /// The rates over one stretch.
+    pub fn between(&self, from_ns: u64, to_ns: u64, now_ns: u64) -> Range {
+        self.lock().windows.between(from_ns, to_ns, now_ns)
+    }
+
+    /// The same, summed by what series share.
+    pub fn grouped(&self, from_ns: u64, to_ns: u64, now_ns: u64, by: By) -> Vec<Group> {
+        self.lock().windows.grouped(from_ns, to_ns, now_ns, by)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

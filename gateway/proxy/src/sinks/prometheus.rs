@@ -5,12 +5,15 @@
 //! write there what they like. Must not know: how a value was measured.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use pitot_measure::families::{self, Family, FamilyKind, Label};
 use pitot_measure::{OutcomeKind, Record};
 use prometheus::core::Collector;
 use prometheus::{CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, Opts, Registry, TextEncoder};
+
+use crate::engine_link::Counters;
 
 /// The label value of names beyond the bound.
 const OTHER: &str = "other";
@@ -89,11 +92,28 @@ impl Metrics {
         self.add(Family::InFlight, &[], requests as f64, 1);
     }
 
-    /// The page in the text format.
-    pub fn text(&self) -> Result<String, String> {
+    /// The page in the text format. What the control channel counts is read now.
+    pub fn text(&self, control: &Counters) -> Result<String, String> {
+        let counts = [
+            (Family::ControlConnections, &control.connections),
+            (Family::ControlStamps, &control.stamps_received),
+            (Family::ControlStampsEvicted, &control.stamps_evicted),
+            (Family::ControlErrors, &control.protocol_errors),
+        ];
+        for (family, count) in counts {
+            self.raise(family, count.load(Ordering::Relaxed) as f64);
+        }
         let mut page = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut page).map_err(|error| error.to_string())?;
         String::from_utf8(page).map_err(|error| error.to_string())
+    }
+
+    /// Brings a counter without labels up to a count that is kept elsewhere.
+    fn raise(&self, family: Family, count: f64) {
+        if let Some(Vector::Counter(counter)) = self.families.get(&family) {
+            let counter = counter.with_label_values::<&str>(&[]);
+            counter.inc_by((count - counter.get()).max(0.0));
+        }
     }
 
     fn add(&self, family: Family, labels: &[&str], value: f64, times: u64) {
