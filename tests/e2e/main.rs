@@ -7,6 +7,7 @@
 
 mod accounting;
 mod answers;
+mod assembled;
 mod client;
 mod clients;
 mod configuration;

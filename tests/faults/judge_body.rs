@@ -103,37 +103,38 @@ fn own_error(due: &Due<'_>, reply: &Reply) -> Option<String> {
 /// What the upstream sent, then one error event and nothing that ends the protocol. Another gateway may break the
 /// framing in place of an event.
 fn broken_off(due: &Due<'_>, reply: &Reply) -> Option<String> {
-    // A frame that was cut is either kept back, or passed on and closed by a blank line.
     let whole = due.sent.windows(2).rposition(|two| two == b"\n\n").map_or(0, |at| at + 2);
     let (frames, cut) = due.sent.split_at(whole);
     let Some(rest) = reply.body.strip_prefix(frames) else { return differs(&due.sent, &reply.body) };
-    let rest: &[u8] = match (cut.is_empty(), rest.strip_prefix(cut)) {
-        (false, Some([])) => &[],
-        (false, Some(rest)) => match rest.strip_prefix(b"\n\n") {
-            Some(rest) => rest,
-            None => return Some("what follows a cut frame is glued to it, and cannot be read".to_owned()),
+    // A frame that was cut is either kept back, or passed on and closed by a blank line.
+    let kept_back = not_told(due, reply, rest)?;
+    match rest.strip_prefix(cut).filter(|_| !cut.is_empty()) {
+        None => Some(kept_back),
+        Some([]) => not_told(due, reply, &[]),
+        Some(passed_on) => match passed_on.strip_prefix(b"\n\n") {
+            Some(rest) => not_told(due, reply, rest),
+            None => Some("what follows a cut frame is glued to it, and cannot be read".to_owned()),
         },
-        (true, _) | (false, None) => rest,
-    };
+    }
+}
+
+/// Why these bytes behind the last frame do not tell the caller, and tell nothing else.
+fn not_told(due: &Due<'_>, reply: &Reply, rest: &[u8]) -> Option<String> {
     let rest = String::from_utf8_lossy(rest).into_owned();
     for terminal in ["[DONE]", "message_stop", "response.completed", "finish_reason\":\"stop"] {
         if rest.contains(terminal) {
             return Some(format!("an end was invented: {rest:?}"));
         }
     }
-    let visibly = matches!(reply.ended, Ended::Broken(_));
     if rest.is_empty() {
-        return match visibly && !due.pitot {
-            true => None,
-            false => Some("the caller is not told that the reply broke off".to_owned()),
-        };
+        let visibly = matches!(reply.ended, Ended::Broken(_)) && !due.pitot;
+        return (!visibly).then(|| "the caller is not told that the reply broke off".to_owned());
     }
-    let data: Vec<&str> = rest.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-    let [data] = data[..] else { return Some(format!("not one error event at the end: {rest:?}")) };
-    let Ok(event) = serde_json::from_str::<Value>(data) else {
-        return Some(format!("the event at the end is no JSON: {rest:?}"));
-    };
-    let named = rest.lines().any(|line| line == "event: error");
+    let lines: Vec<&str> = rest.lines().filter(|line| !line.is_empty() && *line != "event: error").collect();
+    let [line] = lines[..] else { return Some(format!("not one error event at the end: {rest:?}")) };
+    let event = line.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok());
+    let Some(event) = event else { return Some(format!("the event at the end is no JSON: {rest:?}")) };
+    let named = rest.starts_with("event: error\n");
     let says = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
     let right = match due.dialect {
         Dialect::Messages => named && event["type"] == "error" && says(&event["error"]["message"]),
@@ -144,9 +145,8 @@ fn broken_off(due: &Due<'_>, reply: &Reply) -> Option<String> {
             says(&event["error"]["message"])
         }
     };
-    let ended = rest.ends_with("\n\n");
     let wrong = || format!("the event at the end is no error in the caller's dialect: {rest:?}");
-    (due.pitot && !(right && ended)).then(wrong)
+    (due.pitot && !(right && rest.ends_with("\n\n"))).then(wrong)
 }
 
 /// The whole frames of what was sent that stand at the beginning of what came.
@@ -234,6 +234,23 @@ mod tests {
             assert_eq!(found.is_none(), right, "{rest:?}: {found:?}");
             // The same event is none in the words of Messages.
             assert!(wrong(&due(&Body::BrokenOff, Dialect::Messages), &reply).is_some());
+        }
+    }
+
+    #[test]
+    fn a_cut_frame_is_kept_back_or_closed() {
+        let error = frame(r#"{"error":{"message":"gone"}}"#);
+        for (rest, right) in [
+            (error.clone(), true),
+            (format!("data: {{\n\n{error}"), true),
+            (format!("data: {{{error}"), false),
+            (format!("data: {{\n{error}"), false),
+            ("data: {".to_owned(), false),
+        ] {
+            let sent = b"data: a\n\ndata: {".to_vec();
+            let due = Due { sent, ..due(&Body::BrokenOff, Dialect::Chat) };
+            let found = wrong(&due, &reply(&format!("data: a\n\n{rest}"), Ended::Complete));
+            assert_eq!(found.is_none(), right, "{rest:?}: {found:?}");
         }
     }
 

@@ -106,7 +106,7 @@ fn idle() -> Vec<Case> {
         };
         let begun = || Play::sse().open(dialect, &COUNTS).text(dialect, "hello");
         cases.push(told("f77.silence_behind_a_token", begun().await_close()));
-        cases.push(told("f77.silence_within_a_frame", begun().send("data: {").await_close()));
+        cases.push(told("f77.silence_within_a_frame", begun().send("data: {\"id").await_close()));
         // A heartbeat says that a server's proxy lives, not that anything is generated.
         let beats = (0..12).fold(begun(), |play, _| play.pause(100).send(": ping\n\n"));
         cases.push(

@@ -12,6 +12,7 @@ use crate::faults::check::{
 use crate::faults::dialect::{
     Dialect, Finish, GENERATING, Mode, REASONING, Usage, chat_delta, frame, named_frame, usage,
 };
+use crate::faults::gateway::Profile;
 use crate::faults::script::Play;
 
 use Dialect::{Chat, Completions, Messages, Responses};
@@ -25,6 +26,7 @@ pub fn cases() -> Vec<Case> {
         one_chunk(),
         other_payloads(),
         names_of_reasoning(),
+        inline_thoughts(),
         whole(),
         heads(),
         slow_request(),
@@ -308,6 +310,54 @@ fn names_of_reasoning() -> Vec<Case> {
             .record([about("reasoning_time_ns", 150), is("content_time_ns", 0)])
     };
     reasoning.into_iter().map(thought).collect()
+}
+
+/// A leading `<think>…</think>` in the text is reasoning where that is configured, and text where it is not.
+fn inline_thoughts() -> Vec<Case> {
+    let counted = usage(3, 6);
+    let texts = |texts: &[&str]| {
+        let begun = texts.iter().fold(Play::sse(), |play, text| play.text(Chat, text).pause(60));
+        begun.close_with(Chat, Finish::Stop, &counted)
+    };
+    let thought: [(&str, &[&str], u64); 3] = [
+        ("a53.think", &["<think>hm", " so</think>", "a", "b"], 60),
+        ("a53.think_cut_anywhere", &["<thi", "nk>hm</th", "ink>", "a", "b"], 120),
+        ("a53.think_behind_white_space", &["\n <think>", "hm</think>", "a", "b"], 60),
+    ];
+    let mut cases = Vec::new();
+    for (name, pieces, reasoning) in thought {
+        cases.push(
+            stream(name, Chat)
+                .under(Profile::InlineThink)
+                .plays(texts(pieces))
+                .record(all([success(), split_unknown()]))
+                .record([about("reasoning_time_ns", reasoning), about("content_time_ns", 60)])
+                .record([behind("content_first_ns", "reasoning_last_ns", 30)]),
+        );
+        cases.push(
+            stream(&format!("{name}_as_text"), Chat)
+                .plays(texts(pieces))
+                .record(all([success(), split(0, 6, "inferred")]))
+                .record([null("reasoning_first_ns"), about("content_time_ns", reasoning + 120)]),
+        );
+    }
+    let unclosed = texts(&["<think>hm", " so"]);
+    cases.push(
+        stream("a53.think_and_no_answer", Chat)
+            .under(Profile::InlineThink)
+            .plays(unclosed)
+            .record(success())
+            .record([null("content_first_ns"), known("reasoning_first_ns")])
+            .flags(&["no_answer"]),
+    );
+    cases.push(
+        stream("a53.think_not_leading", Chat)
+            .under(Profile::InlineThink)
+            .plays(texts(&["a <think>", "b</think>"]))
+            .record(all([success(), split(0, 6, "inferred")]))
+            .record([null("reasoning_first_ns")]),
+    );
+    cases
 }
 
 /// A reply that does not stream has no first token, and its time is that of its last byte.
