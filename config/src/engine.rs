@@ -89,6 +89,7 @@ pub struct Control {
 pub struct Memory {
     pub kv_cache_bytes: usize,
     pub block_tokens: usize,
+    pub prefix_cache: bool,
 }
 
 /// `[scheduler]`.
@@ -139,6 +140,7 @@ pub fn resolve(sources: &Sources) -> Result<Resolved<Settings>, Problems> {
         memory: Memory {
             kv_cache_bytes: said.number("memory.kv_cache_bytes", "bytes", 1 << 20..=1 << 44),
             block_tokens: said.number("memory.block_tokens", "tokens", 1..=1024),
+            prefix_cache: said.switch("memory.prefix_cache"),
         },
         scheduler: Scheduler {
             batch_tokens_max: said.number("scheduler.batch_tokens_max", "tokens", 1..=1 << 20),

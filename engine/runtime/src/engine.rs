@@ -8,13 +8,14 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::admission::{Refusal, check_request};
+use crate::block_key::BlockKeys;
 use crate::continuation::{self, Ends, Taken};
 use crate::detokenizer::Detokenizer;
 use crate::reasoning::{Channel, Classifier, Markers, OutputSplit};
 use crate::runner::{Logits, Reservation, RunError, Runner};
 use crate::sampler::{self, TokenLogprobs};
-use crate::scheduler::{Bounds, Scheduler};
-use crate::sequence::{Finish, Request, Sequence, SequenceId, Stamps, Usage};
+use crate::scheduler::{Bounds, PrefixCache, Scheduler};
+use crate::sequence::{Finish, Order, Request, Sequence, SequenceId, Stamps, Usage};
 use crate::stats::EngineState;
 use crate::stop::StopMatcher;
 use crate::tokenizer::Tokenizer;
@@ -32,6 +33,8 @@ pub struct EngineOptions {
     pub sequences_max: usize,
     /// Most requests waiting; a preempted sequence waits beside them.
     pub waiting_max: usize,
+    /// Whether sequences that begin alike share what was computed for the beginning.
+    pub prefix_cache: PrefixCache,
     /// Shortens the model's context, in tokens.
     pub context_max: Option<usize>,
     /// The model's own end tokens.
@@ -48,6 +51,7 @@ impl Default for EngineOptions {
             batch_tokens_max: 512,
             sequences_max: 64,
             waiting_max: 256,
+            prefix_cache: PrefixCache::On,
             context_max: None,
             eos_token_ids: Vec::new(),
             seed: 0,
@@ -116,6 +120,8 @@ pub struct Engine {
     scheduler: Scheduler,
     markers: Option<Markers>,
     draining: bool,
+    /// Requests taken in so far.
+    arrivals: u64,
     /// Ends that the next step hands out; at most one for each sequence that was alive.
     ended: Vec<Output>,
 }
@@ -149,7 +155,8 @@ impl Engine {
             rows_max: batch_tokens_max,
             logit_rows_max: sequences_max,
         })?;
-        let bounds = Bounds { block_tokens, batch_tokens_max, sequences_max };
+        let bounds =
+            Bounds { block_tokens, batch_tokens_max, sequences_max, prefix_cache: options.prefix_cache };
         let ends = Ends {
             eos_token_ids: options.eos_token_ids.clone(),
             // What can never fit is refused when it comes, so that the oldest sequence always gets on.
@@ -163,6 +170,7 @@ impl Engine {
             options,
             ends,
             draining: false,
+            arrivals: 0,
             ended: Vec::new(),
         })
     }
@@ -175,7 +183,8 @@ impl Engine {
         match command {
             Command::Add(request) => {
                 self.check(&request)?;
-                self.scheduler.add(self.sequence(request, now));
+                let sequence = self.sequence(request, now);
+                self.scheduler.add(sequence);
             }
             Command::Abort(id) => self.end(id, Finish::Abort),
             Command::Drain => self.draining = true,
@@ -218,6 +227,9 @@ impl Engine {
             waiting: self.scheduler.waiting(),
             blocks_total: self.scheduler.pool().total(),
             blocks_used: self.scheduler.pool().used(),
+            blocks_kept: self.scheduler.pool().kept(),
+            blocks_evicted: self.scheduler.pool().evictions(),
+            prefix_counts: self.scheduler.prefix_counts(),
             block_tokens: self.options.block_tokens,
             context_max: self.ends.context_max,
             draining: self.draining,
@@ -252,15 +264,20 @@ impl Engine {
         Ok(())
     }
 
-    fn sequence(&self, request: Request, now: u64) -> Sequence {
-        let Request { id, prompt, sampling } = request;
+    fn sequence(&mut self, request: Request, now: u64) -> Sequence {
+        let Request { id, prompt, sampling, priority, cache_salt } = request;
+        self.arrivals += 1;
         Sequence {
             id,
+            order: Order { priority, arrival: self.arrivals },
             seed: sampling.seed.unwrap_or_else(|| sampler::mix(self.options.seed ^ sampler::mix(id.0))),
             tokens_prompt: prompt.len(),
             computed: 0,
             planned: 0,
             blocks: Vec::new(),
+            keys: BlockKeys::new(cache_salt.as_deref()),
+            named: 0,
+            tokens_cached: 0,
             stamps: Stamps { queued: Some(now), ..Stamps::default() },
             preemptions: 0,
             detokenizer: Detokenizer::default(),

@@ -8,6 +8,7 @@
 
 mod admission;
 mod batch;
+mod block_key;
 mod block_pool;
 mod chat;
 mod continuation;
@@ -34,6 +35,7 @@ pub use model::{GenerationDefaults, LoadError, Loaded, ModelFiles, ModelRunner, 
 pub use reasoning::{Channel, OutputSplit, Part};
 pub use runner::{Logits, Reservation, RunError, Runner};
 pub use sampler::{Sampling, TokenLogprobs, log_softmax};
+pub use scheduler::{PrefixCache, PrefixCounts};
 pub use sequence::{Finish, Request, SequenceId, Stamps, StopCause, Usage};
 pub use stats::EngineState;
 pub use tokenizer::{Specials, Tokenizer, TokenizerError};

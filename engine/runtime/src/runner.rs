@@ -70,6 +70,6 @@ pub trait Runner: Send {
     /// Computes one step: stores keys and values of the batch's tokens and gives the wanted logits.
     ///
     /// # Errors
-    /// When the device fails; the cache of the batch's sequences is then undefined.
+    /// When the device fails; the slots of the batch's own tokens are then undefined, all others as before.
     fn run(&mut self, batch: &Batch) -> Result<Logits, RunError>;
 }

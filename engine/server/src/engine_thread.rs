@@ -29,6 +29,12 @@ pub struct Job {
     /// The gateway's name for it, for the control channel.
     pub request_id: Option<String>,
     pub sequences: Vec<Wanted>,
+    /// Sequences of each prompt, which stand side by side; at least 1.
+    pub choices: usize,
+    /// The lower number goes first.
+    pub priority: i32,
+    /// Keeps the prefix cache of those who send it apart.
+    pub cache_salt: Option<String>,
     /// Prompt tokens of the request; a prompt with several choices counts once.
     pub tokens_prompt: u32,
 }
@@ -205,6 +211,7 @@ struct Worker {
 struct Running {
     events: mpsc::Sender<Event>,
     alive: Vec<SequenceId>,
+    choices: usize,
     /// None without a name.
     stamps: Option<RequestStamps>,
     name: Option<String>,
@@ -264,7 +271,9 @@ impl Worker {
         for wanted in job.sequences {
             let id = SequenceId(self.next);
             self.next += 1;
-            let request = Request { id, prompt: wanted.prompt, sampling: wanted.sampling };
+            let Wanted { prompt, sampling } = wanted;
+            let request =
+                Request { id, prompt, sampling, priority: job.priority, cache_salt: job.cache_salt.clone() };
             if let Err(refusal) = self.engine.apply(Command::Add(request), monotonic_ns()) {
                 self.sequences.retain(|_, (job, _)| *job != key);
                 self.abort_all(&alive);
@@ -277,7 +286,8 @@ impl Worker {
             self.names.insert(name.clone(), key);
         }
         let stamps = job.request_id.clone().map(|name| empty_stamps(name, job.tokens_prompt));
-        self.jobs.insert(key, Running { events, alive, stamps, name: job.request_id });
+        let choices = job.choices.max(1);
+        self.jobs.insert(key, Running { events, alive, choices, stamps, name: job.request_id });
         Ok(())
     }
 
@@ -320,7 +330,7 @@ impl Worker {
             self.sequences.remove(&id);
             running.alive.retain(|alive| *alive != id);
             if let Some(stamps) = &mut running.stamps {
-                gather(stamps, &output);
+                gather(stamps, &output, index % running.choices);
             }
             if running.alive.is_empty() {
                 self.finish(job);
@@ -369,8 +379,7 @@ fn empty_stamps(request_id: String, tokens_prompt: u32) -> RequestStamps {
         first_ns: None,
         last_ns: None,
         tokens_prompt,
-        // There is no prefix cache.
-        tokens_cached: None,
+        tokens_cached: Some(0),
         tokens_output: 0,
         output: pitot_control::OutputSplit::default(),
         preemptions: 0,
@@ -378,8 +387,9 @@ fn empty_stamps(request_id: String, tokens_prompt: u32) -> RequestStamps {
     }
 }
 
-/// Adds the end of one sequence: the earliest begin, the latest end, sums, and the gravest reason.
-fn gather(into: &mut RequestStamps, output: &Output) {
+/// Adds the end of one sequence: the earliest begin, the latest end, sums, and the gravest reason. `choice` is its
+/// place among the choices of its prompt.
+fn gather(into: &mut RequestStamps, output: &Output, choice: usize) {
     let Output::Finished { finish, stamps, usage, split, preemptions, .. } = output else { return };
     let Stamps { queued, scheduled, first, last } = *stamps;
     into.queued_ns = earliest(into.queued_ns, queued);
@@ -387,6 +397,9 @@ fn gather(into: &mut RequestStamps, output: &Output) {
     into.first_ns = earliest(into.first_ns, first);
     into.last_ns = into.last_ns.max(last);
     into.tokens_output += usage.tokens_output;
+    if choice == 0 {
+        into.tokens_cached = into.tokens_cached.map(|cached| cached.saturating_add(usage.tokens_cached));
+    }
     into.preemptions += preemptions;
     let OutputSplit { reasoning, content, tokens_unclassified } = *split;
     gather_part(&mut into.output.reasoning, reasoning);

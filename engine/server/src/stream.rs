@@ -161,7 +161,7 @@ impl Answer {
             }
             Output::Finished { finish: Finish::Error(message), .. } => Err(ApiError::internal(message)),
             Output::Finished { text, channel, finish, stamps, usage, .. } => {
-                self.totals.add(stamps, usage);
+                self.totals.add(index % self.reply.choices, stamps, usage);
                 if let Finish::Stop { stop: Some(StopCause::Text(_)) } = &finish {
                     self.choices[index].marker = None;
                 }

@@ -76,7 +76,7 @@ pub fn greedy() -> Sampling {
 }
 
 pub fn request(id: u64, prompt: &str, sampling: Sampling) -> Request {
-    Request { id: SequenceId(id), prompt: toy_tokenizer().encode(prompt).unwrap(), sampling }
+    Request::new(SequenceId(id), toy_tokenizer().encode(prompt).unwrap(), sampling)
 }
 
 /// Files outputs under their sequences. A sequence that goes on after its end is a failure.

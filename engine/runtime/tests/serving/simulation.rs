@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use pitot_runtime::testing::{TOY_END, toy_next};
-use pitot_runtime::{Command, Engine, EngineOptions, Finish, Refusal, Request, Sampling, SequenceId};
+use pitot_runtime::testing::toy_next;
+use pitot_runtime::{Command, Engine, EngineOptions, Finish, Refusal, Request, Sampling, SequenceId, Usage};
 
 use crate::drive::{Answer, Clock, engine, finish, gather, options, request};
 
@@ -33,7 +33,12 @@ fn any_request(id: u64, prompt_max: u64, dice: &mut Dice) -> Request {
         0 | 1 => 1 + dice.below(prompt_max - 4),
         _ => 1 + dice.below(8),
     };
-    let letters: String = (0..length).map(|_| char::from(b'a' + dice.below(26) as u8)).collect();
+    // Half of the prompts begin like others, up to some point.
+    let theme = dice.below(8);
+    let shared = if theme < 4 { dice.below(length + 1) } else { 0 };
+    let letter = |place: u64| char::from(b'a' + (place * (theme + 1) % 26) as u8);
+    let own = |_| char::from(b'a' + dice.below(26) as u8);
+    let letters: String = (0..shared).map(letter).chain((shared..length).map(own)).collect();
     let prompt = if dice.one_in(3) { format!("<|say|>{letters}<|end|>") } else { letters };
     let sampling = Sampling {
         temperature: [0.0, 0.0, 0.7, 1.5][dice.below(4) as usize],
@@ -44,7 +49,11 @@ fn any_request(id: u64, prompt_max: u64, dice: &mut Dice) -> Request {
         max_tokens: 1 + dice.below(24) as u32,
         ..Sampling::default()
     };
-    request(id, &prompt, sampling)
+    Request {
+        priority: [0, 0, 0, -1, 3][dice.below(5) as usize],
+        cache_salt: dice.one_in(8).then(|| "salt".to_owned()),
+        ..request(id, &prompt, sampling)
+    }
 }
 
 /// What the request gets from an engine with room for all, and for itself.
@@ -66,6 +75,7 @@ struct Tally {
     refused: usize,
     preempted: usize,
     shared_steps: usize,
+    cached: u64,
 }
 
 struct Simulation {
@@ -123,7 +133,10 @@ impl Simulation {
             assert_eq!(answer.tokens, expected.tokens, "{request:?}");
             assert_eq!(answer.content, expected.content, "{request:?}");
             assert_eq!(end.finish, expected.end().finish, "{request:?}");
-            assert_eq!(end.usage, expected.end().usage);
+            // Alone it finds nothing in the cache, and gets the same.
+            assert_eq!(Usage { tokens_cached: 0, ..end.usage }, expected.end().usage);
+            assert!(end.usage.tokens_cached < end.usage.tokens_prompt);
+            self.tally.cached += u64::from(end.usage.tokens_cached);
             assert!(end.stamps.queued < end.stamps.scheduled);
             assert!(end.stamps.scheduled < end.stamps.first && end.stamps.first <= end.stamps.last);
         }
@@ -164,7 +177,9 @@ fn simulate(seed: u64, requests: u64, options: EngineOptions) -> Tally {
         assert!(steps < requests * 1000, "the engine goes on for ever");
     }
     assert!(simulation.alive.is_empty(), "each request has ended");
-    assert_eq!(simulation.engine.state().blocks_used, 0);
+    let state = simulation.engine.state();
+    assert_eq!(state.blocks_used, 0, "no reference is lost");
+    assert!(state.blocks_kept <= state.blocks_total);
     let Tally { finished, aborted, refused, .. } = simulation.tally;
     assert_eq!((finished + aborted + refused) as u64, requests, "each request ended or was refused, once");
     simulation.tally
@@ -181,12 +196,11 @@ fn in_a_tiny_cache_each_gets_what_it_gets_alone() {
         sequences_max: 12,
         waiting_max: 8,
         context_max: Some(240),
-        eos_token_ids: vec![TOY_END],
-        seed: SEED,
+        ..options()
     };
-    let tally = simulate(1, 3000, options);
+    let tally = simulate(1, 5000, options);
     assert!(tally.preempted > 30 && tally.aborted > 50 && tally.refused > 10, "{tally:?}");
-    assert!(tally.shared_steps > 500, "{tally:?}");
+    assert!(tally.shared_steps > 500 && tally.cached > 500, "{tally:?}");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn engine(runner: ToyRunner, options: EngineOptions) -> Engine {
 }
 
 fn request(id: u64, prompt: &str, sampling: Sampling) -> Request {
-    Request { id: SequenceId(id), prompt: toy_tokenizer().encode(prompt).expect("text encodes"), sampling }
+    Request::new(SequenceId(id), toy_tokenizer().encode(prompt).expect("text encodes"), sampling)
 }
 
 fn greedy(max_tokens: u32) -> Sampling {

@@ -18,6 +18,8 @@ use crate::engine_thread::{Job, Wanted};
 
 /// Most choices of a request.
 pub const CHOICES_MAX: u32 = 128;
+/// Longest cache salt.
+const CACHE_SALT_BYTES_MAX: usize = 1024;
 /// Bytes of text that a token stands for at most, as a bound on what is tokenised; real tokens have some ten.
 const TOKEN_BYTES_MAX: usize = 512;
 /// Stands for the log-probability of what cannot be, since JSON has no infinity.
@@ -96,6 +98,8 @@ pub struct Reply {
     pub created: u64,
     pub model: String,
     pub sequences: usize,
+    /// Sequences of each prompt, side by side.
+    pub choices: usize,
     /// Prompt tokens; a prompt with several choices counts once.
     pub tokens_prompt: u32,
     pub per_request_metrics: bool,
@@ -108,6 +112,9 @@ pub struct Asked {
     pub max_tokens: Option<u32>,
     pub choices: u32,
     pub delivery: Delivery,
+    /// The lower number goes first.
+    pub priority: i32,
+    pub cache_salt: Option<String>,
 }
 
 /// Checks the model's name and reads the common fields.
@@ -135,7 +142,23 @@ pub fn asked(fields: &Fields, served: &Served) -> Result<Asked, ApiError> {
         max_tokens: max_tokens(fields)?,
         choices,
         delivery: delivery(fields, served)?,
+        priority: priority(fields)?,
+        cache_salt: cache_salt(fields)?,
     })
+}
+
+fn priority(fields: &Fields) -> Result<i32, ApiError> {
+    let priority = fields.integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?.unwrap_or(0);
+    Ok(i32::try_from(priority).expect("the range was checked"))
+}
+
+fn cache_salt(fields: &Fields) -> Result<Option<String>, ApiError> {
+    let Some(salt) = fields.text("cache_salt")? else { return Ok(None) };
+    if !(1..=CACHE_SALT_BYTES_MAX).contains(&salt.len()) {
+        let message = format!("`cache_salt` must have 1 to {CACHE_SALT_BYTES_MAX} bytes");
+        return Err(ApiError::field("cache_salt", message));
+    }
+    Ok(Some(salt.to_owned()))
 }
 
 fn sampling(fields: &Fields, generation: &GenerationDefaults) -> Result<Sampling, ApiError> {
@@ -244,7 +267,10 @@ pub fn prepare(
     let job = Job {
         request_id: request.gateway_id.clone(),
         sequences: all.map(|(prompt, choice)| wanted(prompt, choice)).collect(),
+        choices,
         tokens_prompt,
+        priority: asked.priority,
+        cache_salt: asked.cache_salt.clone(),
     };
     let reply = Reply {
         endpoint,
@@ -253,6 +279,7 @@ pub fn prepare(
         created: request.created,
         model: served.names.first().cloned().unwrap_or_default(),
         sequences,
+        choices,
         tokens_prompt,
         per_request_metrics: served.per_request_metrics && sequences == 1,
     };
@@ -320,10 +347,13 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds the end of a sequence.
-    pub fn add(&mut self, stamps: Stamps, tokens: Tokens) {
+    /// Adds the end of a sequence; `choice` is its place among the choices of its prompt, which counts once, with
+    /// what the first choice found in the cache.
+    pub fn add(&mut self, choice: usize, stamps: Stamps, tokens: Tokens) {
         self.tokens_output = self.tokens_output.saturating_add(tokens.tokens_output);
-        self.tokens_cached = self.tokens_cached.saturating_add(tokens.tokens_cached);
+        if choice == 0 {
+            self.tokens_cached = self.tokens_cached.saturating_add(tokens.tokens_cached);
+        }
         self.stamps = stamps;
         self.ended += 1;
     }

@@ -194,6 +194,10 @@ fn errors_say_what_is_wrong() {
         (json!({ "logit_bias": { "1": 2 } }), 400, "logit_bias", none.clone()),
         (json!({ "response_format": { "type": "json_object" } }), 400, "response_format", none.clone()),
         (json!({ "top_logprobs": 2 }), 400, "top_logprobs", none.clone()),
+        (json!({ "priority": "high" }), 400, "priority", none.clone()),
+        (json!({ "priority": 1.5 }), 400, "priority", none.clone()),
+        (json!({ "cache_salt": "" }), 400, "cache_salt", none.clone()),
+        (json!({ "cache_salt": 7 }), 400, "cache_salt", none.clone()),
     ];
     for (more, status, param, code) in bodies {
         check(&toy, "POST", chat, &crate::harness::chat_body(more), status, json!(param), code);

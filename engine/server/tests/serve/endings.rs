@@ -141,7 +141,10 @@ async fn an_engine_that_broke_down_is_known_to_have_ended() {
     let job = || Job {
         request_id: None,
         sequences: vec![Wanted { prompt: vec![1], sampling: Sampling::default() }],
+        choices: 1,
         tokens_prompt: 1,
+        priority: 0,
+        cache_salt: None,
     };
     // It may break down before it answers, or after.
     if let Ok(mut events) = engine.submit(job()).await {
