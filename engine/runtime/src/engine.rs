@@ -14,7 +14,7 @@ use crate::detokenizer::Detokenizer;
 use crate::reasoning::{Channel, Classifier, Markers, OutputSplit};
 use crate::runner::{Logits, Reservation, RunError, Runner};
 use crate::sampler::{self, TokenLogprobs};
-use crate::scheduler::{Bounds, PrefixCache, Scheduler};
+use crate::scheduler::{Advanced, Bounds, PrefixCache, SCORED_ROWS_MAX, Scheduler};
 use crate::sequence::{Finish, Order, Request, Sequence, SequenceId, Stamps, Usage};
 use crate::stats::EngineState;
 use crate::stop::StopMatcher;
@@ -96,6 +96,8 @@ pub enum Output {
         channel: Channel,
         logprobs: Option<TokenLogprobs>,
     },
+    /// Log-probabilities of the next tokens of a prompt, beginning with its second token; only when asked for.
+    Prompt { id: SequenceId, logprobs: Vec<TokenLogprobs> },
     /// The end of a sequence; nothing follows.
     Finished {
         id: SequenceId,
@@ -153,7 +155,7 @@ impl Engine {
             blocks,
             block_tokens,
             rows_max: batch_tokens_max,
-            logit_rows_max: sequences_max,
+            logit_rows_max: sequences_max + SCORED_ROWS_MAX,
         })?;
         let bounds =
             Bounds { block_tokens, batch_tokens_max, sequences_max, prefix_cache: options.prefix_cache };
@@ -277,6 +279,7 @@ impl Engine {
             blocks: Vec::new(),
             keys: BlockKeys::new(cache_salt.as_deref()),
             named: 0,
+            scored: 1,
             tokens_cached: 0,
             stamps: Stamps { queued: Some(now), ..Stamps::default() },
             preemptions: 0,
@@ -288,27 +291,26 @@ impl Engine {
         }
     }
 
-    /// Draws a token for every sequence whose known tokens are all computed after this step.
+    /// Scores prompts and draws a token for every sequence whose known tokens are all computed after this step.
     fn take_tokens(&mut self, logits: &Logits, clock: &mut dyn FnMut() -> u64, outputs: &mut Vec<Output>) {
         let ends = &self.ends;
-        let mut complete = self.scheduler.advance();
-        let draws: Vec<_> = complete
-            .iter()
-            .zip(logits.rows())
-            .map(|(sequence, row)| {
-                let banned = continuation::banned(sequence, ends);
-                let index = sequence.tokens_output() as u64;
-                sampler::sample(row, &sequence.sampling, sequence.seed, index, &banned)
-            })
-            .collect();
-        assert_eq!(
-            draws.len(),
-            complete.len(),
-            "the runner gave no row of logits for each complete sequence"
-        );
+        let mut rows = logits.rows();
+        let mut draws = Vec::new();
+        for Advanced { sequence, rows: count } in self.scheduler.advance() {
+            let own: Vec<&[f32]> = rows.by_ref().take(count).collect();
+            assert_eq!(own.len(), count, "the runner gave fewer rows of logits than were asked for");
+            outputs.extend(continuation::score(sequence, &own));
+            let Some(last) = own.last().filter(|_| sequence.pending() == 0) else { continue };
+            let banned = continuation::banned(sequence, ends);
+            let index = sequence.tokens_output() as u64;
+            let history = sequence.history();
+            let drawn = sampler::sample(last, &sequence.sampling, history, sequence.seed, index, &banned);
+            draws.push((sequence, drawn));
+        }
+        assert!(rows.next().is_none(), "the runner gave more rows of logits than were asked for");
         let at = clock();
         let mut finished = Vec::new();
-        for (sequence, drawn) in complete.iter_mut().zip(draws) {
+        for (sequence, drawn) in draws {
             let Some(sampler::Drawn { token, logprobs }) = drawn else {
                 let error = "the model gave no finite logit for a token that may come".to_owned();
                 finished.push((sequence.id, Finish::Error(error)));

@@ -27,6 +27,9 @@ pub enum PrefixCache {
     Off,
 }
 
+/// Most rows of a step that belong to prompts whose every token wants its log-probability.
+pub(crate) const SCORED_ROWS_MAX: usize = 64;
+
 /// Bounds of a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
@@ -44,6 +47,42 @@ pub(crate) struct Bounds {
 pub struct PrefixCounts {
     pub queried: u64,
     pub found: u64,
+}
+
+/// A sequence that a step brought on, and how many rows of logits it has.
+pub(crate) struct Advanced<'a> {
+    pub sequence: &'a mut Sequence,
+    /// The last one belongs to the last token that is computed now.
+    pub rows: usize,
+}
+
+/// What a step has left to give.
+struct Budget {
+    tokens: usize,
+    /// Rows of prompts whose every token wants its log-probability. Logits of a row are as long as the vocabulary.
+    scored: usize,
+}
+
+impl Budget {
+    /// Tokens of a sequence that the step can take.
+    fn chunk(&self, sequence: &Sequence) -> usize {
+        let chunk = sequence.pending().min(self.tokens);
+        if sequence.wants_scores() { chunk.min(self.scored) } else { chunk }
+    }
+
+    fn spend(&mut self, chunk: usize, sequence: &Sequence) {
+        self.tokens -= chunk;
+        if sequence.wants_scores() {
+            self.scored -= chunk;
+        }
+    }
+
+    fn give_back(&mut self, chunk: usize, sequence: &Sequence) {
+        self.tokens += chunk;
+        if sequence.wants_scores() {
+            self.scored += chunk;
+        }
+    }
 }
 
 /// The queue, the running sequences and the pool they share.
@@ -108,7 +147,7 @@ impl Scheduler {
         for sequence in &mut self.running {
             sequence.planned = 0;
         }
-        let mut budget = self.bounds.batch_tokens_max;
+        let mut budget = Budget { tokens: self.bounds.batch_tokens_max, scored: SCORED_ROWS_MAX };
         let mut preempted = Preempted::None;
         let decodes: Vec<SequenceId> = self.ids(|sequence| sequence.pending() == 1);
         let prefills: Vec<SequenceId> = self.ids(|sequence| sequence.pending() > 1);
@@ -130,28 +169,33 @@ impl Scheduler {
                 tokens: sequence.tokens[sequence.computed..context].to_vec(),
                 context,
                 blocks: sequence.blocks.iter().map(|block| block.0).collect(),
-                logits: if context == sequence.tokens.len() { LogitRows::Last } else { LogitRows::None },
+                logits: sequence.logit_rows(),
             }
         };
         Batch { sequences: self.planned().map(part).collect() }
     }
 
-    /// Notes that the planned tokens are in the cache, where others may find them from now on; gives the sequences that now want a token, in the order of
-    /// the batch's logits.
-    pub fn advance(&mut self) -> Vec<&mut Sequence> {
-        let mut complete = Vec::new();
+    /// Notes that the planned tokens are in the cache, where others may find them from now on; gives the sequences that have logits, in the order of the
+    /// batch.
+    pub fn advance(&mut self) -> Vec<Advanced<'_>> {
+        let mut advanced = Vec::new();
         for sequence in self.running.iter_mut().filter(|sequence| sequence.planned > 0) {
+            let rows = match sequence.logit_rows() {
+                LogitRows::None => 0,
+                LogitRows::Last => 1,
+                LogitRows::All => sequence.planned,
+            };
             sequence.computed += sequence.planned;
             sequence.planned = 0;
             match self.bounds.prefix_cache {
                 PrefixCache::On => name_full_blocks(&mut self.pool, sequence, self.bounds.block_tokens),
                 PrefixCache::Off => {}
             }
-            if sequence.pending() == 0 {
-                complete.push(sequence);
+            if rows > 0 {
+                advanced.push(Advanced { sequence, rows });
             }
         }
-        complete
+        advanced
     }
 
     /// Ids of the planned sequences, in batch order.
@@ -190,44 +234,47 @@ impl Scheduler {
     }
 
     /// Plans one running sequence, preempting from the last in order until it has room; it may itself be the last.
-    fn plan_running(&mut self, id: SequenceId, budget: &mut usize) -> Preempted {
+    fn plan_running(&mut self, id: SequenceId, budget: &mut Budget) -> Preempted {
         let mut preempted = Preempted::None;
         loop {
             let Some(index) = self.running.iter().position(|sequence| sequence.id == id) else {
                 return preempted;
             };
-            let chunk = self.running[index].pending().min(*budget);
+            let chunk = budget.chunk(&self.running[index]);
             if chunk == 0 {
                 return preempted;
             }
             let sequence = &mut self.running[index];
             if grow(&mut self.pool, sequence, chunk, self.bounds.block_tokens) {
                 sequence.planned = chunk;
-                *budget -= chunk;
+                budget.spend(chunk, sequence);
                 return preempted;
             }
-            // A victim that was planned already gives its share of the step back.
-            *budget += self.preempt_last();
+            self.preempt_last(budget);
             preempted = Preempted::Some;
         }
     }
 
-    /// Sends the running sequence that is last in order back to the queue; gives the tokens it was planned with.
-    fn preempt_last(&mut self) -> usize {
+    /// Sends the running sequence that is last in order back to the queue. One that was planned already gives its
+    /// share of the step back.
+    fn preempt_last(&mut self, budget: &mut Budget) {
         let mut sequence = self.running.pop().expect("a sequence that lacks blocks is running");
         free(&mut self.pool, &mut sequence);
         sequence.computed = 0;
         sequence.preemptions += 1;
         let planned = std::mem::take(&mut sequence.planned);
+        budget.give_back(planned, &sequence);
         self.waiting.insert(sequence.order, sequence);
-        planned
     }
 
     /// Admits from the head of the queue while all of a sequence's known tokens have room.
-    fn admit(&mut self, now: u64, budget: &mut usize) {
+    fn admit(&mut self, now: u64, budget: &mut Budget) {
         let block_tokens = self.bounds.block_tokens;
-        while *budget > 0 && self.running.len() < self.bounds.sequences_max {
+        while budget.tokens > 0 && self.running.len() < self.bounds.sequences_max {
             let Some(mut head) = self.waiting.first_entry() else { return };
+            if budget.chunk(head.get()) == 0 {
+                return;
+            }
             let found = match self.bounds.prefix_cache {
                 PrefixCache::On => known_prefix(&self.pool, head.get_mut(), block_tokens),
                 PrefixCache::Off => Vec::new(),
@@ -248,11 +295,11 @@ impl Scheduler {
                 self.prefix_counts.queried += sequence.tokens.len() as u64;
                 self.prefix_counts.found += cached as u64;
             }
-            let chunk = sequence.pending().min(*budget);
+            let chunk = budget.chunk(&sequence);
             let grown = grow(&mut self.pool, &mut sequence, chunk, block_tokens);
             assert!(grown, "room for all tokens is room for a chunk");
             sequence.planned = chunk;
-            *budget -= chunk;
+            budget.spend(chunk, &sequence);
             let place = self.running.partition_point(|running| running.order < sequence.order);
             self.running.insert(place, sequence);
         }
@@ -280,7 +327,11 @@ impl Preempted {
 /// Blocks that hold the longest known prefix of a sequence. The last token is never among them, since without
 /// running it there would be no logits.
 fn known_prefix(pool: &BlockPool, sequence: &mut Sequence, block_tokens: usize) -> Vec<BlockId> {
-    let most = (sequence.tokens.len() - 1) / block_tokens;
+    let most = match sequence.wants_scores() {
+        // What is cached has no logits any more.
+        true => 0,
+        false => (sequence.tokens.len() - 1) / block_tokens,
+    };
     let keys = sequence.keys.up_to(most, &sequence.tokens, block_tokens);
     keys.iter().map_while(|key| pool.find(key)).collect()
 }

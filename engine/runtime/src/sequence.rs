@@ -3,6 +3,8 @@
 //! Apart so that the scheduler moves sequences without knowing sampling or text. Must not know: other sequences,
 //! the block pool, the runner.
 
+use crate::adjust::History;
+use crate::batch::LogitRows;
 use crate::block_key::BlockKeys;
 use crate::block_pool::BlockId;
 use crate::detokenizer::Detokenizer;
@@ -107,6 +109,8 @@ pub(crate) struct Sequence {
     pub keys: BlockKeys,
     /// Leading blocks that others can find by their keys.
     pub named: usize,
+    /// First token of the prompt whose log-probability was not reported yet.
+    pub scored: usize,
     /// Leading tokens that the prefix cache had when the sequence was first admitted.
     pub tokens_cached: usize,
     pub stamps: Stamps,
@@ -125,6 +129,27 @@ impl Sequence {
     /// Output tokens so far.
     pub fn tokens_output(&self) -> usize {
         self.tokens.len() - self.tokens_prompt
+    }
+
+    /// Whether tokens of the prompt still want their log-probabilities.
+    pub fn wants_scores(&self) -> bool {
+        self.sampling.prompt_logprobs.is_some() && self.scored < self.tokens_prompt
+    }
+
+    /// The logits that the planned tokens are to give.
+    pub fn logit_rows(&self) -> LogitRows {
+        if self.wants_scores() {
+            LogitRows::All
+        } else if self.planned == self.pending() {
+            LogitRows::Last
+        } else {
+            LogitRows::None
+        }
+    }
+
+    pub fn history(&self) -> History<'_> {
+        let (prompt, output) = self.tokens.split_at(self.tokens_prompt);
+        History { prompt, output }
     }
 
     pub fn usage(&self) -> Usage {

@@ -29,6 +29,7 @@ impl Clock {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
     pub tokens: Vec<u32>,
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     pub logprobs: Vec<TokenLogprobs>,
     pub reasoning: String,
     pub content: String,
@@ -89,6 +90,11 @@ pub fn gather(outputs: Vec<Output>, answers: &mut BTreeMap<SequenceId, Answer>) 
                 answer.tokens.push(token);
                 answer.logprobs.extend(logprobs);
                 answer.write(channel, &text);
+            }
+            Output::Prompt { id, logprobs } => {
+                let answer = answers.entry(id).or_default();
+                assert!(answer.tokens.is_empty() && answer.end.is_none(), "{id:?}: the prompt comes first");
+                answer.prompt_logprobs.extend(logprobs);
             }
             Output::Finished { id, text, channel, finish, stamps, usage, split, preemptions } => {
                 let answer = answers.entry(id).or_default();

@@ -23,7 +23,7 @@ fn step(engine: &mut Engine, clock: &mut Clock) -> Vec<u64> {
     engine.check_integrity();
     let token = |output: &Output| match output {
         Output::Token { id, .. } => Some(id.0),
-        Output::Finished { .. } => None,
+        Output::Prompt { .. } | Output::Finished { .. } => None,
     };
     outputs.iter().filter_map(token).collect()
 }

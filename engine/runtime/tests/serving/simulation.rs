@@ -45,6 +45,12 @@ fn any_request(id: u64, prompt_max: u64, dice: &mut Dice) -> Request {
         top_k: dice.one_in(3).then(|| 1 + dice.below(10) as u32),
         top_p: [1.0, 0.8][dice.below(2) as usize],
         seed: dice.one_in(2).then(|| dice.below(1000)),
+        typical_p: [1.0, 1.0, 0.9][dice.below(3) as usize],
+        repetition_penalty: [1.0, 1.0, 1.2][dice.below(3) as usize],
+        presence_penalty: [0.0, 0.0, 0.5][dice.below(3) as usize],
+        frequency_penalty: [0.0, 0.0, 0.25][dice.below(3) as usize],
+        logit_bias: if dice.one_in(6) { vec![(97, 1.5), (98, -1.0)] } else { Vec::new() },
+        prompt_logprobs: dice.one_in(8).then_some(1),
         stop: if dice.one_in(3) { vec!["ab".to_owned(), "x".to_owned()] } else { Vec::new() },
         max_tokens: 1 + dice.below(24) as u32,
         ..Sampling::default()
@@ -140,7 +146,16 @@ impl Simulation {
             assert!(end.stamps.queued < end.stamps.scheduled);
             assert!(end.stamps.scheduled < end.stamps.first && end.stamps.first <= end.stamps.last);
         }
-        if request.sampling.temperature == 0.0 {
+        assert!(expected.prompt_logprobs.starts_with(&answer.prompt_logprobs), "{request:?}");
+        let scored = expected.prompt_logprobs.len();
+        assert_eq!(scored, request.sampling.prompt_logprobs.map_or(0, |_| request.prompt.len() - 1));
+        assert!(answer.tokens.is_empty() || answer.prompt_logprobs.len() == scored);
+        let changed = Sampling { temperature: 0.0, ..request.sampling.clone() };
+        let plain = changed.repetition_penalty == 1.0
+            && changed.presence_penalty == 0.0
+            && changed.frequency_penalty == 0.0
+            && changed.logit_bias.is_empty();
+        if request.sampling.temperature == 0.0 && plain {
             let mut context = request.prompt.clone();
             for token in &answer.tokens {
                 assert_eq!(*token, toy_next(&context), "{request:?}");
