@@ -183,7 +183,9 @@ pub fn start(engine: Engine, hub: Arc<Hub>) -> anyhow::Result<(EngineHandle, Joi
 fn outputs_max(job: &Job, context_max: usize) -> usize {
     let most = |wanted: &Wanted| {
         let room = context_max.saturating_sub(wanted.prompt.len());
-        room.min(wanted.sampling.max_tokens as usize) + 2
+        // A step that scores a part of the prompt gives one output.
+        let scores = wanted.sampling.prompt_logprobs.map_or(0, |_| wanted.prompt.len());
+        room.min(wanted.sampling.max_tokens as usize) + scores + 2
     };
     job.sequences.iter().map(most).sum::<usize>().clamp(1, mpsc_max())
 }
@@ -314,10 +316,11 @@ impl Worker {
     }
 
     fn hand_out(&mut self, output: Output) {
-        let (Output::Token { id, .. } | Output::Finished { id, .. }) = &output;
+        let (Output::Token { id, .. } | Output::Prompt { id, .. } | Output::Finished { id, .. }) = &output;
         let id = *id;
         match &output {
             Output::Token { .. } => self.counters.token(),
+            Output::Prompt { .. } => {}
             Output::Finished { usage, preemptions, .. } => {
                 self.counters.ended(usage.tokens_prompt, *preemptions);
             }
