@@ -4,7 +4,12 @@
 //! scheduling, sampling.
 
 mod config;
-mod llama;
+mod decoder;
+mod family;
+mod json;
+mod layer;
+mod mlp;
+mod rope;
 mod weights;
 
 use pitot_kernels::{Device, DeviceError};
@@ -14,7 +19,7 @@ use thiserror::Error;
 use crate::chat::{ChatError, ChatTemplate};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-pub use llama::ModelRunner;
+pub use decoder::ModelRunner;
 
 /// The files of a model folder, read or mapped by the caller.
 #[derive(Debug, Clone, Default)]
@@ -60,8 +65,8 @@ pub struct Loaded<D: Device> {
 pub enum LoadError {
     #[error("{file} is not well formed: {error}")]
     Json { file: &'static str, error: serde_json::Error },
-    #[error("architecture {found:?} is not supported; supported: LlamaForCausalLM")]
-    Architecture { found: String },
+    #[error("architecture {found:?} is not supported; supported: {supported}")]
+    Architecture { found: String, supported: String },
     #[error("config.json has {key} = {value}, which is not supported")]
     Unsupported { key: &'static str, value: String },
     #[error("config.json lacks {key}")]
@@ -89,8 +94,8 @@ pub enum LoadError {
 /// # Errors
 /// When a file is not well formed, the model is of a kind that is not supported, or the device has no room.
 pub fn load<D: Device>(files: &ModelFiles<'_>, device: D) -> Result<Loaded<D>, LoadError> {
-    let config_json = json("config.json", files.config)?;
-    let config = config::Config::from_json(&config_json)?;
+    let config_json = parse("config.json", files.config)?;
+    let config = family::config(&config_json)?;
     let generation_json = optional_json("generation_config.json", files.generation_config)?;
     let tokenizer_json = optional_json("tokenizer_config.json", files.tokenizer_config)?;
     let specials_json = optional_json("special_tokens_map.json", files.special_tokens_map)?;
@@ -103,12 +108,12 @@ pub fn load<D: Device>(files: &ModelFiles<'_>, device: D) -> Result<Loaded<D>, L
     Ok(Loaded { runner, tokenizer, chat, generation, add_bos })
 }
 
-fn json(file: &'static str, bytes: &[u8]) -> Result<Json, LoadError> {
+fn parse(file: &'static str, bytes: &[u8]) -> Result<Json, LoadError> {
     serde_json::from_slice(bytes).map_err(|error| LoadError::Json { file, error })
 }
 
 fn optional_json(file: &'static str, bytes: Option<&[u8]>) -> Result<Json, LoadError> {
-    bytes.map_or(Ok(Json::Null), |bytes| json(file, bytes))
+    bytes.map_or(Ok(Json::Null), |bytes| parse(file, bytes))
 }
 
 fn generation_defaults(generation: &Json, config: &Json) -> GenerationDefaults {
