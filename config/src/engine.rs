@@ -112,6 +112,8 @@ pub struct Metrics {
     pub per_request: bool,
     pub log_stats: bool,
     pub force_include_usage: bool,
+    pub vllm_names: bool,
+    pub aphrodite_names: bool,
 }
 
 /// `[shutdown]`.
@@ -197,5 +199,11 @@ fn control(said: &mut Said) -> Control {
 
 fn metrics(said: &mut Said) -> Metrics {
     let shared::SharedMetrics { per_request, log_stats, force_include_usage } = shared::metrics(said);
-    Metrics { per_request, log_stats, force_include_usage }
+    Metrics {
+        per_request,
+        log_stats,
+        force_include_usage,
+        vllm_names: said.switch("metrics.vllm_names"),
+        aphrodite_names: said.switch("metrics.aphrodite_names"),
+    }
 }

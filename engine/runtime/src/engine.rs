@@ -90,6 +90,8 @@ pub enum Output {
     Token {
         id: SequenceId,
         token: u32,
+        /// End of the step that produced it, by the clock given to the step.
+        at: u64,
         /// Empty while a character or a possible stop string is incomplete, and for tokens without text.
         text: String,
         /// Where `text` belongs.
@@ -122,6 +124,8 @@ pub struct Engine {
     scheduler: Scheduler,
     markers: Option<Markers>,
     draining: bool,
+    /// Tokens that the latest step computed.
+    step_tokens: usize,
     /// Requests taken in so far.
     arrivals: u64,
     /// Ends that the next step hands out; at most one for each sequence that was alive.
@@ -172,6 +176,7 @@ impl Engine {
             options,
             ends,
             draining: false,
+            step_tokens: 0,
             arrivals: 0,
             ended: Vec::new(),
         })
@@ -206,6 +211,7 @@ impl Engine {
         let mut outputs = std::mem::take(&mut self.ended);
         self.scheduler.plan(clock());
         let batch = self.scheduler.batch();
+        self.step_tokens = batch.rows();
         if batch.sequences.is_empty() {
             return outputs;
         }
@@ -232,6 +238,8 @@ impl Engine {
             blocks_kept: self.scheduler.pool().kept(),
             blocks_evicted: self.scheduler.pool().evictions(),
             prefix_counts: self.scheduler.prefix_counts(),
+            preemptions: self.scheduler.preemptions(),
+            step_tokens: self.step_tokens,
             block_tokens: self.options.block_tokens,
             context_max: self.ends.context_max,
             draining: self.draining,
@@ -318,7 +326,7 @@ impl Engine {
             };
             let Taken { text, channel, finish } =
                 continuation::take(sequence, token, at, ends, &self.tokenizer);
-            outputs.push(Output::Token { id: sequence.id, token, text, channel, logprobs });
+            outputs.push(Output::Token { id: sequence.id, token, at, text, channel, logprobs });
             finished.extend(finish.map(|finish| (sequence.id, finish)));
         }
         for (id, finish) in finished {

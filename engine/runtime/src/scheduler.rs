@@ -90,6 +90,7 @@ pub(crate) struct Scheduler {
     bounds: Bounds,
     pool: BlockPool,
     prefix_counts: PrefixCounts,
+    preemptions: u64,
     waiting: BTreeMap<Order, Sequence>,
     /// In order.
     running: Vec<Sequence>,
@@ -101,6 +102,7 @@ impl Scheduler {
             bounds,
             pool: BlockPool::new(blocks),
             prefix_counts: PrefixCounts::default(),
+            preemptions: 0,
             waiting: BTreeMap::new(),
             running: Vec::new(),
         }
@@ -112,6 +114,11 @@ impl Scheduler {
 
     pub fn prefix_counts(&self) -> PrefixCounts {
         self.prefix_counts
+    }
+
+    /// Preemptions since the start.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
     }
 
     pub fn waiting(&self) -> usize {
@@ -262,6 +269,7 @@ impl Scheduler {
         free(&mut self.pool, &mut sequence);
         sequence.computed = 0;
         sequence.preemptions += 1;
+        self.preemptions += 1;
         let planned = std::mem::take(&mut sequence.planned);
         budget.give_back(planned, &sequence);
         self.waiting.insert(sequence.order, sequence);

@@ -19,6 +19,10 @@ pub struct EngineState {
     /// Kept blocks that were given away, since the start.
     pub blocks_evicted: u64,
     pub prefix_counts: PrefixCounts,
+    /// Times that a sequence gave its blocks up, since the start.
+    pub preemptions: u64,
+    /// Tokens that the latest step computed.
+    pub step_tokens: usize,
     /// Tokens that one block holds.
     pub block_tokens: usize,
     /// Most tokens of a sequence, prompt and output: what model, options and cache allow.

@@ -84,7 +84,7 @@ pub fn request(id: u64, prompt: &str, sampling: Sampling) -> Request {
 pub fn gather(outputs: Vec<Output>, answers: &mut BTreeMap<SequenceId, Answer>) {
     for output in outputs {
         match output {
-            Output::Token { id, token, text, channel, logprobs } => {
+            Output::Token { id, token, at: _, text, channel, logprobs } => {
                 let answer = answers.entry(id).or_default();
                 assert_eq!(answer.end, None, "{id:?} goes on after its end");
                 answer.tokens.push(token);

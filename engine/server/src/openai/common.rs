@@ -231,6 +231,7 @@ pub fn prepare(
         sequences: all.map(|(prompt, choice)| wanted(prompt, choice)).collect(),
         choices,
         tokens_prompt,
+        arrived_ns: request.arrived_ns,
         priority: asked.priority,
         cache_salt: asked.cache_salt.clone(),
     };
@@ -258,6 +259,8 @@ pub struct Named {
     pub created: u64,
     /// On the control channel.
     pub gateway_id: Option<String>,
+    /// When its head was read, by CLOCK_MONOTONIC.
+    pub arrived_ns: u64,
 }
 
 /// `usage`.

@@ -136,13 +136,14 @@ impl Runner for Broken {
 #[tokio::test]
 async fn an_engine_that_broke_down_is_known_to_have_ended() {
     let engine = Engine::new(Box::new(Broken), Arc::new(toy_tokenizer()), EngineOptions::default()).unwrap();
-    let (engine, thread) = engine_thread::start(engine, Arc::new(Hub::default())).unwrap();
+    let (engine, thread) = engine_thread::start(engine, Arc::new(Hub::default()), None).unwrap();
     assert!(!engine.has_ended());
     let job = || Job {
         request_id: None,
         sequences: vec![Wanted { prompt: vec![1], sampling: Sampling::default() }],
         choices: 1,
         tokens_prompt: 1,
+        arrived_ns: 0,
         priority: 0,
         cache_salt: None,
     };
