@@ -222,7 +222,6 @@ pub trait Device: Send + Sync + 'static {
 
     /// Makes each head of the queries and of the keys in `qkv` (rows, qkv_columns) head / rms(head) * weight, with
     /// one weight (head_dim) for all query heads and one for all key heads.
-    #[expect(clippy::too_many_arguments, reason = "one fused operation; a struct would only rename them")]
     fn norm_heads(
         &self,
         rows: usize,

@@ -73,6 +73,7 @@ pub enum EngineError {
 }
 
 /// What the engine is asked to do.
+#[expect(clippy::large_enum_variant, reason = "commands are handed over one by one and never kept")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Takes a sequence in.
@@ -219,6 +220,7 @@ impl Engine {
         match self.runner.run(&batch) {
             Ok(logits) => self.take_tokens(&logits, clock, &mut outputs),
             Err(error) => {
+                self.scheduler.forget_planned();
                 for id in planned {
                     self.end(id, Finish::Error(error.to_string()));
                 }

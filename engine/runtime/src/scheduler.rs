@@ -164,7 +164,34 @@ impl Scheduler {
         match preempted {
             // Admitting now would hand the blocks just freed to the sequence that gave them up.
             Preempted::Some => {}
-            Preempted::None => self.admit(now, &mut budget),
+            Preempted::None => {
+                self.name_planned();
+                self.admit(now, &mut budget);
+            }
+        }
+    }
+
+    /// Lets others find what this step is about to compute: a device stores the keys of a whole batch before it
+    /// reads any, so that those admitted now may share it already. Choices of one prompt come together.
+    fn name_planned(&mut self) {
+        match self.bounds.prefix_cache {
+            PrefixCache::Off => {}
+            PrefixCache::On => {
+                for sequence in self.running.iter_mut().filter(|sequence| sequence.planned > 0) {
+                    name_full_blocks(&mut self.pool, sequence, self.bounds.block_tokens);
+                }
+            }
+        }
+    }
+
+    /// Takes that back after a step that failed.
+    pub fn forget_planned(&mut self) {
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.planned > 0) {
+            let computed = sequence.computed / self.bounds.block_tokens;
+            for block in sequence.blocks.iter().take(sequence.named).skip(computed) {
+                self.pool.unname(*block);
+            }
+            sequence.named = sequence.named.min(computed);
         }
     }
 
@@ -308,6 +335,10 @@ impl Scheduler {
             assert!(grown, "room for all tokens is room for a chunk");
             sequence.planned = chunk;
             budget.spend(chunk, &sequence);
+            match self.bounds.prefix_cache {
+                PrefixCache::On => name_full_blocks(&mut self.pool, &mut sequence, block_tokens),
+                PrefixCache::Off => {}
+            }
             let place = self.running.partition_point(|running| running.order < sequence.order);
             self.running.insert(place, sequence);
         }
@@ -344,12 +375,12 @@ fn known_prefix(pool: &BlockPool, sequence: &mut Sequence, block_tokens: usize) 
     keys.iter().map_while(|key| pool.find(key)).collect()
 }
 
-/// Lets others find the blocks that have become full.
+/// Lets others find the blocks that are full, or will be after this step.
 fn name_full_blocks(pool: &mut BlockPool, sequence: &mut Sequence, block_tokens: usize) {
-    let full = sequence.computed / block_tokens;
+    let full = (sequence.computed + sequence.planned) / block_tokens;
     let keys = sequence.keys.up_to(full, &sequence.tokens, block_tokens);
-    for index in sequence.named..full {
-        pool.name(sequence.blocks[index], keys[index]);
+    for (block, key) in sequence.blocks.iter().zip(keys).skip(sequence.named) {
+        pool.name(*block, *key);
     }
     sequence.named = full;
 }

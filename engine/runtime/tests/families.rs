@@ -180,9 +180,9 @@ fn the_greedy_path_is_that_of_transformers() {
         let mut model = loaded(name, cpu());
         let mut tokens = prompt.clone();
         let mut row = in_chunks(&mut model, &prompt, ROWS_MAX).pop().unwrap();
-        for step in 0..greedy.len() {
+        for (step, expected) in greedy.iter().enumerate() {
             let next = likeliest(&row);
-            assert_eq!(next, greedy[step], "{name}: step {step}");
+            assert_eq!(next, *expected, "{name}: step {step}");
             tokens.push(next);
             row = run(&mut model, vec![part(&[next], tokens.len(), 40, LogitRows::Last)]).remove(0);
         }
@@ -215,6 +215,11 @@ fn batched_is_as_alone_and_a_cached_prefix_as_cold() {
             *block += 22;
         }
         check(&run(&mut model, vec![shared]), &alone[60..], &format!("{name}, on a cached prefix"));
+        // One that takes over blocks which another fills in the same step.
+        let mut second = part(&prompt[20..], 24, 40, LogitRows::All);
+        second.blocks[5] = 50;
+        let both = run(&mut model, vec![part(&prompt, 24, 40, LogitRows::Last), second]);
+        check(&both[1..], &logits[20..], &format!("{name}, on a prefix of the same step"));
     }
 }
 

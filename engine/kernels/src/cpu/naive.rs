@@ -260,7 +260,8 @@ impl Device for Naive {
             for (head, part) in qkv.row_mut(row).chunks_exact_mut(dim).enumerate() {
                 if head < shape.heads + shape.kv_heads {
                     let weight = if head < shape.heads { queries } else { keys };
-                    normalise(&part.to_vec(), weight, epsilon, part);
+                    let before = part.to_vec();
+                    normalise(&before, weight, epsilon, part);
                 }
             }
         }

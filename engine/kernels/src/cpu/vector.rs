@@ -2,6 +2,8 @@
 //!
 //! Apart from products, which take several rows. Must not know: threads.
 
+use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
 use super::panel::LANES;
 use super::path::{Set, for_each_path};
 use super::tile::Lanes;
@@ -50,7 +52,7 @@ fn gelu_lanes<S: Set>(gate: &Lanes, up: &Lanes) -> Lanes {
     let mut twice = [0.0; LANES];
     for lane in 0..LANES {
         let x = gate[lane];
-        twice[lane] = -1.595_769_1 * S::multiply_add(0.044_715 * x * x, x, x);
+        twice[lane] = -2.0 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * S::multiply_add(0.044_715 * x * x, x, x);
     }
     let e = exp::<S>(&twice);
     let mut out = [0.0; LANES];

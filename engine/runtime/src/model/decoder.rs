@@ -10,7 +10,7 @@ use pitot_kernels::{Device, DeviceError, Span};
 
 use super::LoadError;
 use super::config::{Config, LayerConfig, OutputWeights};
-use super::layer::{Layer, Loader};
+use super::layer::{HeadNormWeights, Layer, Loader};
 use super::mlp::MlpRoom;
 use super::weights::Weights;
 use crate::batch::{Batch, BatchSequence};
@@ -176,7 +176,7 @@ impl<D: Device> Room<D> {
             device.add_vector(count, bias, &mut self.qkv);
         }
         let heads = config.heads;
-        if let Some((queries, keys)) = &layer.head_norms {
+        if let Some(HeadNormWeights { queries, keys }) = &layer.head_norms {
             device.norm_heads(count, heads, queries, keys, config.epsilon, &mut self.qkv);
         }
         let LayerConfig { rope, attention, mlp: _ } = config.layers[index];

@@ -11,8 +11,7 @@ use super::weights::Weights;
 /// One layer of a decoder.
 pub(super) struct Layer<D: Device> {
     pub norm_attention: D::Vector,
-    /// Of queries and keys.
-    pub head_norms: Option<(D::Vector, D::Vector)>,
+    pub head_norms: Option<HeadNormWeights<D>>,
     /// (qkv_columns, hidden).
     pub qkv: D::Matrix,
     pub qkv_bias: Option<D::Vector>,
@@ -23,6 +22,12 @@ pub(super) struct Layer<D: Device> {
     pub norm_mlp: D::Vector,
     pub mlp: MlpWeights<D>,
     pub norm_after_mlp: Option<D::Vector>,
+}
+
+/// What the heads of queries and of keys are multiplied with, (head_dim) each.
+pub(super) struct HeadNormWeights<D: Device> {
+    pub queries: D::Vector,
+    pub keys: D::Vector,
 }
 
 /// The second half of a layer.
@@ -152,11 +157,11 @@ impl<D: Device> Loader<'_, D> {
         Ok(Some(self.device.vector(length, WeightBytes::F32(&bytes))?))
     }
 
-    fn head_norms(&self, attention: &str) -> Result<Option<(D::Vector, D::Vector)>, LoadError> {
+    fn head_norms(&self, attention: &str) -> Result<Option<HeadNormWeights<D>>, LoadError> {
         let norm = |name: &str| self.norm(&format!("{attention}.{name}.weight"), self.config.heads.head_dim);
         match self.config.head_norms {
             HeadNorms::None => Ok(None),
-            HeadNorms::Each => Ok(Some((norm("q_norm")?, norm("k_norm")?))),
+            HeadNorms::Each => Ok(Some(HeadNormWeights { queries: norm("q_norm")?, keys: norm("k_norm")? })),
         }
     }
 

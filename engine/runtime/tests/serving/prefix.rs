@@ -9,7 +9,7 @@ use pitot_runtime::{
     Command, Engine, EngineOptions, PrefixCache, PrefixCounts, Request, Sampling, SequenceId,
 };
 
-use crate::drive::{Answer, Clock, engine, finish, greedy, options, request};
+use crate::drive::{Answer, Clock, engine, finish, gather, greedy, options, request};
 
 /// Runs requests one after the other; the answers in order.
 fn one_by_one(engine: &mut Engine, requests: &[Request]) -> Vec<Answer> {
@@ -60,6 +60,35 @@ fn an_answer_is_found_again_as_part_of_the_next_prompt() {
     let prompt = [first.prompt, answer.tokens].concat();
     let second = Request::new(SequenceId(2), prompt, short());
     assert_eq!(one_by_one(&mut engine, &[second])[0].end().usage.tokens_cached, 8);
+}
+
+#[test]
+fn what_a_step_computes_is_shared_within_it() {
+    let (mut engine, mut clock, mut answers) = (engine(options()), Clock::default(), BTreeMap::new());
+    for (id, prompt) in [(1, "abcdefghij"), (2, "abcdefghij"), (3, "abcdefgXij")] {
+        engine.apply(Command::Add(request(id, prompt, short())), clock.read()).unwrap();
+    }
+    // All in one step: 10 tokens of the first, 2 of the second, 6 of the third.
+    gather(engine.step(&mut || clock.read()), &mut answers);
+    assert_eq!(engine.state().step_tokens, 18);
+    finish(&mut engine, &mut clock, &mut answers);
+    let cached = |id| answers[&SequenceId(id)].end().usage.tokens_cached;
+    assert_eq!([cached(1), cached(2), cached(3)], [0, 8, 4]);
+    assert_eq!(answers[&SequenceId(1)].tokens, answers[&SequenceId(2)].tokens);
+}
+
+#[test]
+fn what_a_failed_step_was_to_compute_is_not_found() {
+    let mut engine = engine(options());
+    let failing = request(1, "abcdefghijkl<|fail|>", short());
+    let answers = one_by_one(&mut engine, &[failing, request(2, "abcdefghijkl", short())]);
+    assert_eq!(answers[1].end().usage.tokens_cached, 0);
+    // What was computed before the step that failed is.
+    let mut engine =
+        crate::drive::engine(EngineOptions { batch_tokens_max: 8, sequences_max: 8, ..options() });
+    let failing = request(1, "abcdefghijkl<|fail|>", short());
+    let answers = one_by_one(&mut engine, &[failing, request(2, "abcdefghijkl", short())]);
+    assert_eq!(answers[1].end().usage.tokens_cached, 8);
 }
 
 #[test]

@@ -20,8 +20,11 @@ const REMOVED: [&str; 7] = [
     "structural_tag",
 ];
 
+/// Whether a value asks for nothing.
+type ChangesNothing = fn(&Value) -> bool;
+
 /// Fields that are not done yet, and which values of them change nothing.
-const NOT_DONE: [(&str, fn(&Value) -> bool); 21] = [
+const NOT_DONE: [(&str, ChangesNothing); 21] = [
     ("response_format", |value| value["type"] == "text"),
     ("structured_outputs", is_empty),
     ("use_beam_search", is_false),
