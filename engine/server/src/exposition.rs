@@ -63,6 +63,7 @@ pub struct Exposition {
     counters: Vec<IntCounter>,
     histograms: Vec<prometheus::Histogram>,
     success: IntCounterVec,
+    prompt_sources: IntCounterVec,
     /// The sums of the engine that were counted so far.
     counted: Mutex<EngineState>,
 }
@@ -88,11 +89,14 @@ impl Exposition {
         };
         let success = ("request_success_total", "Sequences that ended, by why; aborted and failed ones too.");
         let success = register(&registry, IntCounterVec::new(options(success), &["finished_reason"])?)?;
+        let sources = ("prompt_tokens_by_source_total", "Prompt tokens, by where their keys came from.");
+        let prompt_sources = register(&registry, IntCounterVec::new(options(sources), &["source"])?)?;
         let exposition = Exposition {
             gauges: Gauge::ALL.iter().map(gauge).collect::<Result<_, _>>()?,
             counters: Counter::ALL.iter().map(counter).collect::<Result<_, _>>()?,
             histograms: Histogram::ALL.iter().map(histogram).collect::<Result<_, _>>()?,
             success,
+            prompt_sources,
             prefixes: about.prefixes.clone(),
             prefix_cache: about.prefix_cache,
             counted: Mutex::default(),
@@ -118,6 +122,8 @@ impl Exposition {
         self.count(Counter::Preemptions, state.preemptions - counted.preemptions);
         self.count(Counter::PromptTokens, queried);
         self.count(Counter::PromptTokensCached, found);
+        self.prompt_sources.with_label_values(&["local_compute"]).inc_by(queried - found);
+        self.prompt_sources.with_label_values(&["local_cache_hit"]).inc_by(found);
         if self.prefix_cache {
             self.count(Counter::PrefixCacheQueries, queried);
             self.count(Counter::PrefixCacheHits, found);
@@ -343,6 +349,11 @@ mod tests {
         ] {
             check(&exposition, &format!("vllm:{name}{labels} {value}"));
         }
+        let by_source = |source: &str| {
+            format!("vllm:prompt_tokens_by_source_total{{engine=\"0\",model_name=\"m\",source=\"{source}\"}}")
+        };
+        check(&exposition, &format!("{} 48", by_source("local_compute")));
+        check(&exposition, &format!("{} 32", by_source("local_cache_hit")));
         let text = exposition.text().unwrap();
         let info = text.lines().find(|line| line.starts_with("vllm:cache_config_info{")).unwrap();
         for part in ["block_size=\"16\"", "num_gpu_blocks=\"10\"", "kv_cache_max_concurrency=\"2\"", "} 1"] {

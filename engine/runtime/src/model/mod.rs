@@ -48,6 +48,8 @@ pub struct GenerationDefaults {
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
     pub top_k: Option<u32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
 }
 
 /// A model ready to run.
@@ -126,6 +128,8 @@ fn generation_defaults(generation: &Json, config: &Json) -> GenerationDefaults {
         eos_token_ids,
         temperature: number("temperature"),
         top_p: number("top_p"),
+        min_p: number("min_p"),
+        repetition_penalty: number("repetition_penalty"),
         // Model folders write "no limit" as 0.
         top_k: generation["top_k"].as_u64().and_then(|k| u32::try_from(k).ok()).filter(|k| *k > 0),
     }
@@ -154,10 +158,16 @@ mod tests {
 
     #[test]
     fn recommended_sampling_is_read() {
-        let found =
-            generation_defaults(&json!({ "temperature": 0.5, "top_p": 0.75, "top_k": 0 }), &Json::Null);
-        let expected =
-            GenerationDefaults { temperature: Some(0.5), top_p: Some(0.75), ..GenerationDefaults::default() };
-        assert_eq!(found, expected);
+        let file = json!({
+            "temperature": 0.5, "top_p": 0.75, "top_k": 0, "min_p": 0.25, "repetition_penalty": 1.5,
+        });
+        let expected = GenerationDefaults {
+            temperature: Some(0.5),
+            top_p: Some(0.75),
+            min_p: Some(0.25),
+            repetition_penalty: Some(1.5),
+            ..GenerationDefaults::default()
+        };
+        assert_eq!(generation_defaults(&file, &Json::Null), expected);
     }
 }

@@ -34,13 +34,14 @@ pub fn read(fields: &Fields, generation: &GenerationDefaults) -> Result<Sampling
             ApiError::field("stop_token_ids", message)
         })?,
     };
+    let repeats = generation.repetition_penalty.unwrap_or(plain.repetition_penalty);
     Ok(Sampling {
         temperature: number("temperature", 0.0..=2.0, generation.temperature.unwrap_or(plain.temperature))?,
         top_k,
         top_p,
-        min_p: number("min_p", 0.0..=1.0, plain.min_p)?,
+        min_p: number("min_p", 0.0..=1.0, generation.min_p.unwrap_or(plain.min_p))?,
         typical_p: number("typical_p", 0.0..=1.0, plain.typical_p)?,
-        repetition_penalty: number("repetition_penalty", 0.0..=100.0, plain.repetition_penalty)?,
+        repetition_penalty: number("repetition_penalty", 0.0..=100.0, repeats)?,
         presence_penalty: number("presence_penalty", -2.0..=2.0, plain.presence_penalty)?,
         frequency_penalty: number("frequency_penalty", -2.0..=2.0, plain.frequency_penalty)?,
         logit_bias: logit_bias(fields)?,

@@ -75,6 +75,7 @@ fn stamps_are_there_before_the_end_of_the_answer() {
 fn the_cached_part_of_a_prompt_is_told_to_callers_and_gateways() {
     let toy = start(ToyRunner::new(256), &["memory.block_tokens=16"]);
     let (mut gateway, _) = Gateway::greet(&toy);
+    assert!(matches!(gateway.hear(), Some(FromEngine::State(_))), "it has joined");
     let header = format!("{REQUEST_ID_HEADER}: r\r\n");
     let ask = |more: serde_json::Value| {
         let mut body = json!({ "prompt": "x".repeat(40), "max_tokens": 1, "temperature": 0 });
@@ -113,6 +114,7 @@ fn a_gateway_aborts_a_request() {
 fn stamps_are_sent_without_a_line_of_statistics() {
     let toy = start(ToyRunner::new(256), &["metrics.log_stats=false"]);
     let (mut gateway, _) = Gateway::greet(&toy);
+    assert!(matches!(gateway.hear(), Some(FromEngine::State(_))), "it has joined");
     let header = format!("{REQUEST_ID_HEADER}: r\r\n");
     toy.ask("POST", "/v1/chat/completions", &header, &chat_body(json!({ "max_tokens": 2 })));
     assert_eq!(gateway.await_message(stamps).tokens_output, 2);

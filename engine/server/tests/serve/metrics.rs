@@ -83,7 +83,7 @@ fn counts_and_times_are_those_of_the_requests() {
     // Each family once for each prefix.
     let types =
         |prefix: &str| text.lines().filter(|line| line.starts_with(&format!("# TYPE {prefix}"))).count();
-    assert_eq!((types("vllm:"), types("aphrodite:"), types("")), (26, 26, 52));
+    assert_eq!((types("vllm:"), types("aphrodite:"), types("")), (27, 27, 54));
 }
 
 #[test]
