@@ -89,6 +89,7 @@ pub struct Control {
 pub struct Memory {
     pub kv_cache_bytes: usize,
     pub block_tokens: usize,
+    pub prefix_cache: bool,
 }
 
 /// `[scheduler]`.
@@ -111,6 +112,8 @@ pub struct Metrics {
     pub per_request: bool,
     pub log_stats: bool,
     pub force_include_usage: bool,
+    pub vllm_names: bool,
+    pub aphrodite_names: bool,
 }
 
 /// `[shutdown]`.
@@ -139,6 +142,7 @@ pub fn resolve(sources: &Sources) -> Result<Resolved<Settings>, Problems> {
         memory: Memory {
             kv_cache_bytes: said.number("memory.kv_cache_bytes", "bytes", 1 << 20..=1 << 44),
             block_tokens: said.number("memory.block_tokens", "tokens", 1..=1024),
+            prefix_cache: said.switch("memory.prefix_cache"),
         },
         scheduler: Scheduler {
             batch_tokens_max: said.number("scheduler.batch_tokens_max", "tokens", 1..=1 << 20),
@@ -195,5 +199,11 @@ fn control(said: &mut Said) -> Control {
 
 fn metrics(said: &mut Said) -> Metrics {
     let shared::SharedMetrics { per_request, log_stats, force_include_usage } = shared::metrics(said);
-    Metrics { per_request, log_stats, force_include_usage }
+    Metrics {
+        per_request,
+        log_stats,
+        force_include_usage,
+        vllm_names: said.switch("metrics.vllm_names"),
+        aphrodite_names: said.switch("metrics.aphrodite_names"),
+    }
 }

@@ -118,10 +118,10 @@ fn of_the_engine() {
         model = { path = "/a", directory = "/b", served_model_name = ["c"] }
         listen = { socket = "/d", tcp_address = "127.0.0.1:1", request_body_bytes = 1026 }
         control = { socket = "/e", allowed_uids = [3] }
-        memory = { kv_cache_bytes = 1048580, block_tokens = 5 }
+        memory = { kv_cache_bytes = 1048580, block_tokens = 5, prefix_cache = false }
         scheduler = { batch_tokens_max = 6, sequences_max = 7, waiting_max = 8 }
         compute = { threads = 9 }
-        metrics = { per_request = true, force_include_usage = true }
+        metrics = { per_request = true, force_include_usage = true, vllm_names = false, aphrodite_names = false }
         shutdown = { drain_timeout_ms = 10 }
         log = { level = "trace", format = "json" }
     "#;
@@ -137,10 +137,16 @@ fn of_the_engine() {
             request_body_bytes: 1026,
         },
         control: engine::Control { socket: "/e".into(), allowed_uids: vec![3] },
-        memory: engine::Memory { kv_cache_bytes: 1_048_580, block_tokens: 5 },
+        memory: engine::Memory { kv_cache_bytes: 1_048_580, block_tokens: 5, prefix_cache: false },
         scheduler: engine::Scheduler { batch_tokens_max: 6, sequences_max: 7, waiting_max: 8 },
         compute: engine::Compute { threads: 9.try_into().unwrap() },
-        metrics: engine::Metrics { per_request: true, log_stats: true, force_include_usage: true },
+        metrics: engine::Metrics {
+            per_request: true,
+            log_stats: true,
+            force_include_usage: true,
+            vllm_names: false,
+            aphrodite_names: false,
+        },
         shutdown: engine::Shutdown { drain_timeout: MS(10) },
         log: Log { level: Level::Trace, format: LogFormat::Json },
     };

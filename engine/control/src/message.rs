@@ -97,7 +97,8 @@ pub struct RequestStamps {
     /// End of the step that produced the last token.
     pub last_ns: Option<u64>,
     pub tokens_prompt: u32,
-    /// Prompt tokens whose keys came from the prefix cache. Absent where the engine keeps none.
+    /// Prompt tokens whose keys came from the prefix cache; 0 where it is off. Of a prompt with several choices
+    /// what the first one found, as the prompt counts once. Absent when the engine does not say.
     pub tokens_cached: Option<u32>,
     /// Generated tokens, a stop token included.
     pub tokens_output: u32,

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use pitot_kernels::cpu::{Cpu, Path};
-use pitot_kernels::{Device, HeadShape, Rope, Span, WeightBytes};
+use pitot_kernels::{Activation, Attention, Device, HeadShape, Rope, Span, WeightBytes};
 
 /// A figure is the best of as many rounds as fit this many seconds, and of three at least.
 const SECONDS: f64 = 0.4;
@@ -18,6 +18,7 @@ const HIDDEN: usize = 576;
 const INTERMEDIATE: usize = 1536;
 const VOCABULARY: usize = 49152;
 const HEADS: HeadShape = HeadShape { heads: 9, kv_heads: 3, head_dim: 64 };
+const ATTENTION: Attention = Attention { scale: 0.125, window: None, soft_cap: None };
 const BLOCK_TOKENS: usize = 16;
 const BLOCKS: usize = 256;
 
@@ -133,7 +134,7 @@ impl Model {
             table: matrix(device, VOCABULARY, HIDDEN),
             norm: device.vector(HIDDEN, norm).expect("the sizes fit"),
             cache: device.kv_cache(LAYERS, BLOCKS, BLOCK_TOKENS, HEADS).expect("there is room"),
-            rope: Rope { inverse_frequencies: (0..32).map(|pair| 0.7_f32.powi(pair)).collect() },
+            rope: Rope { inverse_frequencies: (0..32).map(|pair| 0.7_f32.powi(pair)).collect(), scale: 1.0 },
         }
     }
 
@@ -173,11 +174,11 @@ impl Model {
                 device.matmul(count, &normed, &layer.qkv, &mut qkv);
                 let cache = &mut self.cache;
                 device.rope_and_store(index, HEADS, &self.rope, &positions, &slots, &mut qkv, cache);
-                device.attend(index, HEADS, 0.125, &spans, &qkv, cache, &mut attended);
+                device.attend(index, HEADS, ATTENTION, &spans, &qkv, cache, &mut attended);
                 device.matmul(count, &attended, &layer.output, &mut projected);
                 device.add_rms_norm(count, &projected, &mut residual, &self.norm, 1e-5, &mut normed);
                 device.matmul(count, &normed, &layer.gate_up, &mut gate_up);
-                device.silu_multiply(count, &gate_up, &mut gated);
+                device.gate(count, Activation::Silu, &gate_up, &mut gated);
                 device.matmul(count, &gated, &layer.down, &mut projected);
             }
             device.matmul(sequences, &residual, &self.table, &mut logits);

@@ -69,12 +69,34 @@ pub struct Span<'a> {
 
 /// Rotation angles, precomputed by the model (which knows about scaling), one entry per dimension pair.
 ///
-/// Pair `i` of a head is (x[i], x[i + head_dim/2]) as in the Hugging Face Llama layout; at position `p` it is
-/// turned by `p * inverse_frequencies[i]` radians.
+/// With n pairs, pair `i` of a head is (x[i], x[i + n]) as in the Hugging Face Llama layout; at position `p` it is
+/// turned by `p * inverse_frequencies[i]` radians and multiplied by `scale`. Dimensions from 2n on stay as they are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// (head_dim / 2) radians per position.
+    /// Radians per position; at most head_dim / 2 of them.
     pub inverse_frequencies: Vec<f32>,
+    /// 1 where the model does not say otherwise.
+    pub scale: f32,
+}
+
+/// How scores become probabilities.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attention {
+    /// Multiplies each q·k.
+    pub scale: f32,
+    /// Positions that a row sees at most, its own included; at least 1.
+    pub window: Option<usize>,
+    /// Scaled scores s become cap * tanh(s / cap).
+    pub soft_cap: Option<f32>,
+}
+
+/// What a gate goes through before it multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// x / (1 + e^-x).
+    Silu,
+    /// x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³))), the approximation of GELU (Hendrycks, Gimpel 2016).
+    GeluTanh,
 }
 
 /// About a dozen operations on one device. Every method mutates only its `&mut` arguments.
@@ -169,22 +191,52 @@ pub trait Device: Send + Sync + 'static {
     );
 
     /// Causal attention of the turned queries in `qkv` over the cached keys and values of `layer`, with
-    /// probabilities softmax(scale · q·k); out is (rows, heads * head_dim). Query head h reads
+    /// probabilities softmax(scores); out is (rows, heads * head_dim). Query head h reads
     /// key/value head h / (heads / kv_heads).
     #[expect(clippy::too_many_arguments, reason = "one fused operation; a struct would only rename them")]
     fn attend(
         &self,
         layer: usize,
         shape: HeadShape,
-        scale: f32,
+        attention: Attention,
         spans: &[Span<'_>],
         qkv: &Self::Activations,
         cache: &Self::KvCache,
         out: &mut Self::Activations,
     );
 
-    /// out[r][i] = silu(gate_up[r][i]) * gate_up[r][n + i], gate_up being (rows, 2n), out (rows, n).
-    fn silu_multiply(&self, rows: usize, gate_up: &Self::Activations, out: &mut Self::Activations);
+    /// out[r][i] = activation(gate_up[r][i]) * gate_up[r][n + i], gate_up being (rows, 2n), out (rows, n).
+    fn gate(
+        &self,
+        rows: usize,
+        activation: Activation,
+        gate_up: &Self::Activations,
+        out: &mut Self::Activations,
+    );
+
+    /// x[r] += vector.
+    fn add_vector(&self, rows: usize, vector: &Self::Vector, x: &mut Self::Activations);
+
+    /// x[r] *= factor.
+    fn scale(&self, rows: usize, factor: f32, x: &mut Self::Activations);
+
+    /// Makes each head of the queries and of the keys in `qkv` (rows, qkv_columns) head / rms(head) * weight, with
+    /// one weight (head_dim) for all query heads and one for all key heads.
+    fn norm_heads(
+        &self,
+        rows: usize,
+        shape: HeadShape,
+        queries: &Self::Vector,
+        keys: &Self::Vector,
+        epsilon: f32,
+        qkv: &mut Self::Activations,
+    );
+
+    /// out[rows[i]] += weights[i] * x[i].
+    fn scatter_add(&self, rows: &[u32], weights: &[f32], x: &Self::Activations, out: &mut Self::Activations);
+
+    /// Makes the leading `rows` rows 0.
+    fn clear(&self, rows: usize, x: &mut Self::Activations);
 
     /// out[i] = x[rows[i]].
     fn gather(&self, rows: &[u32], x: &Self::Activations, out: &mut Self::Activations);

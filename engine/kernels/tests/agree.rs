@@ -10,7 +10,7 @@
 
 use pitot_kernels::cpu::naive::Naive;
 use pitot_kernels::cpu::{Cpu, Path};
-use pitot_kernels::{Device, HeadShape, Rope, Span, WeightBytes};
+use pitot_kernels::{Activation, Attention, Device, HeadShape, Rope, Span, WeightBytes};
 
 const TOLERANCE: f32 = 1e-4;
 
@@ -151,7 +151,7 @@ fn rows_past_the_count_are_left_alone() {
                 match operation {
                     0 => device.matmul(rows, &x, &weight, &mut out),
                     1 => device.rms_norm(rows, &x, &norm, 1e-5, &mut out),
-                    2 => device.silu_multiply(rows, &gate_up, &mut out),
+                    2 => device.gate(rows, Activation::Silu, &gate_up, &mut out),
                     _ => device.gather(&[3, 2, 1][..rows], &x, &mut out),
                 }
                 let after = values(&device, 4, &out);
@@ -213,9 +213,22 @@ fn row_operations_agree() {
             check(&values(&device, rows, &out), &values(&Naive, rows, &expected), columns, "gather");
             let (gate_up, oracle_gate_up) =
                 (fill(&device, rows, 2 * columns, round + 7), fill(&Naive, rows, 2 * columns, round + 7));
-            device.silu_multiply(rows, &gate_up, &mut out);
-            Naive.silu_multiply(rows, &oracle_gate_up, &mut expected);
-            check(&values(&device, rows, &out), &values(&Naive, rows, &expected), columns, "silu_multiply");
+            for activation in [Activation::Silu, Activation::GeluTanh] {
+                device.gate(rows, activation, &gate_up, &mut out);
+                Naive.gate(rows, activation, &oracle_gate_up, &mut expected);
+                let what = format!("{activation:?}");
+                check(&values(&device, rows, &out), &values(&Naive, rows, &expected), columns, &what);
+            }
+            device.add_vector(rows, &weight, &mut out);
+            Naive.add_vector(rows, &oracle_weight, &mut expected);
+            device.scale(rows, 1.7, &mut out);
+            Naive.scale(rows, 1.7, &mut expected);
+            let weights: Vec<f32> = (0..rows).map(|_| random.value()).collect();
+            device.scatter_add(&picked, &weights, &x, &mut out);
+            Naive.scatter_add(&picked, &weights, &oracle_x, &mut expected);
+            device.clear(rows / 3, &mut out);
+            Naive.clear(rows / 3, &mut expected);
+            check(&values(&device, rows, &out), &values(&Naive, rows, &expected), columns, "sums");
         }
     }
 }
@@ -241,8 +254,19 @@ fn attention<D: Device>(device: &D, shape: HeadShape, seed: u64) -> (Vec<f32>, V
     let contexts: Vec<usize> = (0..3).map(|_| 1 + random.below(90)).collect();
     let blocks = contexts.iter().map(|context| context.div_ceil(block_tokens)).sum::<usize>() + 2;
     let mut cache = device.kv_cache(2, blocks, block_tokens, shape).unwrap();
+    // Sometimes a part of the head only.
+    let pairs = shape.head_dim / 2 - random.below(2) * (shape.head_dim / 4);
     let rope =
-        Rope { inverse_frequencies: (0..shape.head_dim / 2).map(|pair| 0.7_f32.powi(pair as i32)).collect() };
+        Rope { inverse_frequencies: (0..pairs).map(|pair| 0.7_f32.powi(pair as i32)).collect(), scale: 1.1 };
+    let attention = Attention {
+        scale: 0.3,
+        window: [None, Some(1), Some(5), Some(16), Some(40)][random.below(5)],
+        soft_cap: [None, None, Some(0.5)][random.below(3)],
+    };
+    let bytes = random.f32_bytes(2 * shape.head_dim);
+    let (queries, keys) = bytes.split_at(bytes.len() / 2);
+    let queries = device.vector(shape.head_dim, WeightBytes::F32(queries)).unwrap();
+    let keys = device.vector(shape.head_dim, WeightBytes::F32(keys)).unwrap();
     poison(device, shape, &rope, blocks * block_tokens, &mut cache);
     let mut free: Vec<u32> = (0..blocks as u32).collect();
     let mut table = |context: &usize| -> Vec<u32> {
@@ -271,8 +295,9 @@ fn attention<D: Device>(device: &D, shape: HeadShape, seed: u64) -> (Vec<f32>, V
         let mut qkv = fill(device, rows, shape.qkv_columns(), seed + pass + 3);
         let mut out = device.activations(rows, shape.output_columns()).unwrap();
         for layer in 0..2 {
+            device.norm_heads(rows, shape, &queries, &keys, 1e-5, &mut qkv);
             device.rope_and_store(layer, shape, &rope, &positions, &slots, &mut qkv, &mut cache);
-            device.attend(layer, shape, 0.3, &spans, &qkv, &cache, &mut out);
+            device.attend(layer, shape, attention, &spans, &qkv, &cache, &mut out);
         }
         last = (values(device, rows, &qkv), values(device, rows, &out));
     }
@@ -315,12 +340,13 @@ fn a_later_token_has_no_say_in_the_scale() {
         let table = device.matrix(3, 6, WeightBytes::F32(&bytes)).unwrap();
         let mut qkv = device.activations(3, 6).unwrap();
         device.embed(&table, &[0, 1, 2], &mut qkv);
-        let rope = Rope { inverse_frequencies: vec![0.0] };
+        let rope = Rope { inverse_frequencies: vec![0.0], scale: 1.0 };
         let mut cache = device.kv_cache(1, 1, 16, shape).unwrap();
         device.rope_and_store(0, shape, &rope, &[0, 1, 2], &[0, 1, 2], &mut qkv, &mut cache);
         let mut out = device.activations(3, 2).unwrap();
         let span = Span { row: 0, rows: 3, context: 3, blocks: &[0] };
-        device.attend(0, shape, 1.0, &[span], &qkv, &cache, &mut out);
+        let attention = Attention { scale: 1.0, window: None, soft_cap: None };
+        device.attend(0, shape, attention, &[span], &qkv, &cache, &mut out);
         check(&values(&device, 3, &out), &[4.0, 0.0, 1.0, 6.0, 1.0, 2.0], 2, &device.name());
     }
 }

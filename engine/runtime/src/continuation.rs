@@ -3,7 +3,9 @@
 //! Apart from the engine because it concerns one sequence and can be read without batches or blocks. Must not
 //! know: the scheduler, the runner, clocks.
 
+use crate::engine::Output;
 use crate::reasoning::{Channel, Kind};
+use crate::sampler::{self, StopText};
 use crate::sequence::{Finish, Sequence, StopCause};
 use crate::stop::Stopped;
 use crate::tokenizer::Tokenizer;
@@ -35,6 +37,21 @@ pub(crate) fn banned(sequence: &Sequence, ends: &Ends) -> Vec<u32> {
     }
     let eos: &[u32] = if sampling.ignore_eos { &[] } else { &ends.eos_token_ids };
     [eos, &sampling.stop_token_ids].concat()
+}
+
+/// Log-probabilities of the prompt's tokens that follow the rows of a step, which end with the last token computed;
+/// those reported before a preemption are not reported again.
+pub(crate) fn score(sequence: &mut Sequence, rows: &[&[f32]]) -> Option<Output> {
+    let count = sequence.sampling.prompt_logprobs?;
+    let first = sequence.computed + 1 - rows.len();
+    let mut logprobs = Vec::new();
+    for (token, row) in (first..sequence.tokens_prompt).zip(rows) {
+        if token == sequence.scored {
+            logprobs.push(sampler::logprobs(row, sequence.tokens[token], count as usize));
+            sequence.scored += 1;
+        }
+    }
+    (!logprobs.is_empty()).then_some(Output::Prompt { id: sequence.id, logprobs })
 }
 
 /// Appends a token that the step ending at `at` produced.
@@ -106,7 +123,13 @@ fn watch(sequence: &mut Sequence, piece: &str) -> (String, Option<StopCause>) {
     }
     match sequence.stop.push(piece) {
         Stopped::Not { text } => (text, None),
-        Stopped::At { text, stop } => (text, Some(StopCause::Text(stop))),
+        Stopped::At { mut text, stop } => {
+            match sequence.sampling.stop_text {
+                StopText::Cut => {}
+                StopText::Kept => text.push_str(&stop),
+            }
+            (text, Some(StopCause::Text(stop)))
+        }
     }
 }
 

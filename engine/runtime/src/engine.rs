@@ -8,13 +8,14 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::admission::{Refusal, check_request};
+use crate::block_key::BlockKeys;
 use crate::continuation::{self, Ends, Taken};
 use crate::detokenizer::Detokenizer;
 use crate::reasoning::{Channel, Classifier, Markers, OutputSplit};
 use crate::runner::{Logits, Reservation, RunError, Runner};
 use crate::sampler::{self, TokenLogprobs};
-use crate::scheduler::{Bounds, Scheduler};
-use crate::sequence::{Finish, Request, Sequence, SequenceId, Stamps, Usage};
+use crate::scheduler::{Advanced, Bounds, PrefixCache, SCORED_ROWS_MAX, Scheduler};
+use crate::sequence::{Finish, Order, Request, Sequence, SequenceId, Stamps, Usage};
 use crate::stats::EngineState;
 use crate::stop::StopMatcher;
 use crate::tokenizer::Tokenizer;
@@ -32,6 +33,8 @@ pub struct EngineOptions {
     pub sequences_max: usize,
     /// Most requests waiting; a preempted sequence waits beside them.
     pub waiting_max: usize,
+    /// Whether sequences that begin alike share what was computed for the beginning.
+    pub prefix_cache: PrefixCache,
     /// Shortens the model's context, in tokens.
     pub context_max: Option<usize>,
     /// The model's own end tokens.
@@ -48,6 +51,7 @@ impl Default for EngineOptions {
             batch_tokens_max: 512,
             sequences_max: 64,
             waiting_max: 256,
+            prefix_cache: PrefixCache::On,
             context_max: None,
             eos_token_ids: Vec::new(),
             seed: 0,
@@ -69,6 +73,7 @@ pub enum EngineError {
 }
 
 /// What the engine is asked to do.
+#[expect(clippy::large_enum_variant, reason = "commands are handed over one by one and never kept")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Takes a sequence in.
@@ -86,12 +91,16 @@ pub enum Output {
     Token {
         id: SequenceId,
         token: u32,
+        /// End of the step that produced it, by the clock given to the step.
+        at: u64,
         /// Empty while a character or a possible stop string is incomplete, and for tokens without text.
         text: String,
         /// Where `text` belongs.
         channel: Channel,
         logprobs: Option<TokenLogprobs>,
     },
+    /// Log-probabilities of the next tokens of a prompt, beginning with its second token; only when asked for.
+    Prompt { id: SequenceId, logprobs: Vec<TokenLogprobs> },
     /// The end of a sequence; nothing follows.
     Finished {
         id: SequenceId,
@@ -116,6 +125,10 @@ pub struct Engine {
     scheduler: Scheduler,
     markers: Option<Markers>,
     draining: bool,
+    /// Tokens that the latest step computed.
+    step_tokens: usize,
+    /// Requests taken in so far.
+    arrivals: u64,
     /// Ends that the next step hands out; at most one for each sequence that was alive.
     ended: Vec<Output>,
 }
@@ -147,9 +160,10 @@ impl Engine {
             blocks,
             block_tokens,
             rows_max: batch_tokens_max,
-            logit_rows_max: sequences_max,
+            logit_rows_max: sequences_max + SCORED_ROWS_MAX,
         })?;
-        let bounds = Bounds { block_tokens, batch_tokens_max, sequences_max };
+        let bounds =
+            Bounds { block_tokens, batch_tokens_max, sequences_max, prefix_cache: options.prefix_cache };
         let ends = Ends {
             eos_token_ids: options.eos_token_ids.clone(),
             // What can never fit is refused when it comes, so that the oldest sequence always gets on.
@@ -163,6 +177,8 @@ impl Engine {
             options,
             ends,
             draining: false,
+            step_tokens: 0,
+            arrivals: 0,
             ended: Vec::new(),
         })
     }
@@ -175,7 +191,8 @@ impl Engine {
         match command {
             Command::Add(request) => {
                 self.check(&request)?;
-                self.scheduler.add(self.sequence(request, now));
+                let sequence = self.sequence(request, now);
+                self.scheduler.add(sequence);
             }
             Command::Abort(id) => self.end(id, Finish::Abort),
             Command::Drain => self.draining = true,
@@ -195,6 +212,7 @@ impl Engine {
         let mut outputs = std::mem::take(&mut self.ended);
         self.scheduler.plan(clock());
         let batch = self.scheduler.batch();
+        self.step_tokens = batch.rows();
         if batch.sequences.is_empty() {
             return outputs;
         }
@@ -202,6 +220,7 @@ impl Engine {
         match self.runner.run(&batch) {
             Ok(logits) => self.take_tokens(&logits, clock, &mut outputs),
             Err(error) => {
+                self.scheduler.forget_planned();
                 for id in planned {
                     self.end(id, Finish::Error(error.to_string()));
                 }
@@ -218,6 +237,11 @@ impl Engine {
             waiting: self.scheduler.waiting(),
             blocks_total: self.scheduler.pool().total(),
             blocks_used: self.scheduler.pool().used(),
+            blocks_kept: self.scheduler.pool().kept(),
+            blocks_evicted: self.scheduler.pool().evictions(),
+            prefix_counts: self.scheduler.prefix_counts(),
+            preemptions: self.scheduler.preemptions(),
+            step_tokens: self.step_tokens,
             block_tokens: self.options.block_tokens,
             context_max: self.ends.context_max,
             draining: self.draining,
@@ -252,15 +276,21 @@ impl Engine {
         Ok(())
     }
 
-    fn sequence(&self, request: Request, now: u64) -> Sequence {
-        let Request { id, prompt, sampling } = request;
+    fn sequence(&mut self, request: Request, now: u64) -> Sequence {
+        let Request { id, prompt, sampling, priority, cache_salt } = request;
+        self.arrivals += 1;
         Sequence {
             id,
+            order: Order { priority, arrival: self.arrivals },
             seed: sampling.seed.unwrap_or_else(|| sampler::mix(self.options.seed ^ sampler::mix(id.0))),
             tokens_prompt: prompt.len(),
             computed: 0,
             planned: 0,
             blocks: Vec::new(),
+            keys: BlockKeys::new(cache_salt.as_deref()),
+            named: 0,
+            scored: 1,
+            tokens_cached: 0,
             stamps: Stamps { queued: Some(now), ..Stamps::default() },
             preemptions: 0,
             detokenizer: Detokenizer::default(),
@@ -271,27 +301,26 @@ impl Engine {
         }
     }
 
-    /// Draws a token for every sequence whose known tokens are all computed after this step.
+    /// Scores prompts and draws a token for every sequence whose known tokens are all computed after this step.
     fn take_tokens(&mut self, logits: &Logits, clock: &mut dyn FnMut() -> u64, outputs: &mut Vec<Output>) {
         let ends = &self.ends;
-        let mut complete = self.scheduler.advance();
-        let draws: Vec<_> = complete
-            .iter()
-            .zip(logits.rows())
-            .map(|(sequence, row)| {
-                let banned = continuation::banned(sequence, ends);
-                let index = sequence.tokens_output() as u64;
-                sampler::sample(row, &sequence.sampling, sequence.seed, index, &banned)
-            })
-            .collect();
-        assert_eq!(
-            draws.len(),
-            complete.len(),
-            "the runner gave no row of logits for each complete sequence"
-        );
+        let mut rows = logits.rows();
+        let mut draws = Vec::new();
+        for Advanced { sequence, rows: count } in self.scheduler.advance() {
+            let own: Vec<&[f32]> = rows.by_ref().take(count).collect();
+            assert_eq!(own.len(), count, "the runner gave fewer rows of logits than were asked for");
+            outputs.extend(continuation::score(sequence, &own));
+            let Some(last) = own.last().filter(|_| sequence.pending() == 0) else { continue };
+            let banned = continuation::banned(sequence, ends);
+            let index = sequence.tokens_output() as u64;
+            let history = sequence.history();
+            let drawn = sampler::sample(last, &sequence.sampling, history, sequence.seed, index, &banned);
+            draws.push((sequence, drawn));
+        }
+        assert!(rows.next().is_none(), "the runner gave more rows of logits than were asked for");
         let at = clock();
         let mut finished = Vec::new();
-        for (sequence, drawn) in complete.iter_mut().zip(draws) {
+        for (sequence, drawn) in draws {
             let Some(sampler::Drawn { token, logprobs }) = drawn else {
                 let error = "the model gave no finite logit for a token that may come".to_owned();
                 finished.push((sequence.id, Finish::Error(error)));
@@ -299,7 +328,7 @@ impl Engine {
             };
             let Taken { text, channel, finish } =
                 continuation::take(sequence, token, at, ends, &self.tokenizer);
-            outputs.push(Output::Token { id: sequence.id, token, text, channel, logprobs });
+            outputs.push(Output::Token { id: sequence.id, token, at, text, channel, logprobs });
             finished.extend(finish.map(|finish| (sequence.id, finish)));
         }
         for (id, finish) in finished {

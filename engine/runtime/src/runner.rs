@@ -67,9 +67,10 @@ pub trait Runner: Send {
     /// When the device has no room.
     fn reserve(&mut self, reservation: Reservation) -> Result<(), RunError>;
 
-    /// Computes one step: stores keys and values of the batch's tokens and gives the wanted logits.
+    /// Computes one step: stores keys and values of the batch's tokens and gives the wanted logits. A sequence may
+    /// hold blocks that another one of the batch fills in this step.
     ///
     /// # Errors
-    /// When the device fails; the cache of the batch's sequences is then undefined.
+    /// When the device fails; the slots of the batch's own tokens are then undefined, all others as before.
     fn run(&mut self, batch: &Batch) -> Result<Logits, RunError>;
 }

@@ -5,6 +5,8 @@
 //! Random numbers are a function of (seed, index of the output token), so a sequence draws the same numbers
 //! whether it was batched, chunked, preempted or run alone.
 
+use crate::adjust::{History, adjusted};
+
 /// How a sequence is sampled and when it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
@@ -16,10 +18,23 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keep tokens at least this likely relative to the likeliest; 0 keeps all.
     pub min_p: f32,
+    /// Keep the tokens whose surprise is nearest to the expected one until their probabilities add up to this;
+    /// above 0, 1 keeps all.
+    pub typical_p: f32,
+    /// Divides positive and multiplies other logits of tokens in prompt or output; above 0, 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Taken from the logits of tokens in the output; -2 to 2.
+    pub presence_penalty: f32,
+    /// Taken from the logits of tokens in the output once for each time; -2 to 2.
+    pub frequency_penalty: f32,
+    /// Tokens and what is added to their logits, -100 to 100.
+    pub logit_bias: Vec<(u32, f32)>,
     /// Fixes the draws; absent, the engine derives one.
     pub seed: Option<u64>,
-    /// Strings that end the sequence; cut from its text, with all behind them.
+    /// Strings that end the sequence; what is behind them is cut from its text.
     pub stop: Vec<String>,
+    /// What becomes of the stop string itself.
+    pub stop_text: StopText,
     /// Tokens that end the sequence.
     pub stop_token_ids: Vec<u32>,
     /// Most output tokens, the stop token included; at least 1.
@@ -30,6 +45,16 @@ pub struct Sampling {
     pub ignore_eos: bool,
     /// Report log-probabilities, with this many alternatives.
     pub logprobs: Option<u32>,
+    /// Report the log-probabilities of the prompt's tokens from the second on, with this many alternatives. Such a
+    /// prompt takes nothing from the prefix cache, since what is cached has no logits.
+    pub prompt_logprobs: Option<u32>,
+}
+
+/// What becomes of a stop string that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopText {
+    Cut,
+    Kept,
 }
 
 impl Default for Sampling {
@@ -39,13 +64,20 @@ impl Default for Sampling {
             top_k: None,
             top_p: 1.0,
             min_p: 0.0,
+            typical_p: 1.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
             seed: None,
             stop: Vec::new(),
+            stop_text: StopText::Cut,
             stop_token_ids: Vec::new(),
             max_tokens: 16,
             min_tokens: 0,
             ignore_eos: false,
             logprobs: None,
+            prompt_logprobs: None,
         }
     }
 }
@@ -69,18 +101,21 @@ pub(crate) struct Drawn {
 /// Draws the token of output index `index`; tokens in `banned` are never drawn. None when no other token has a
 /// logit that is a number above minus infinity.
 ///
-/// Order of the cuts: temperature, min_p, top_k, top_p (which counts what the others left), as vLLM has it.
+/// Order: bias and penalties, temperature, min_p, typical_p, top_k, top_p (each of the last three counts what the
+/// others left). Temperature 0 takes the likeliest after bias and penalties, whatever the cuts.
 pub(crate) fn sample(
     logits: &[f32],
     sampling: &Sampling,
+    history: History<'_>,
     seed: u64,
     index: u64,
     banned: &[u32],
 ) -> Option<Drawn> {
+    let row = adjusted(logits, sampling, history);
     let token = if sampling.temperature > 0.0 {
-        draw(logits, sampling, uniform(seed, index), banned)
+        draw(&row, sampling, uniform(seed, index), banned)
     } else {
-        likeliest(logits, banned)
+        likeliest(&row, banned)
     }?;
     let logprobs = sampling.logprobs.map(|count| logprobs(logits, token, count as usize));
     Some(Drawn { token, logprobs })
@@ -145,6 +180,9 @@ fn draw(logits: &[f32], sampling: &Sampling, uniform: f64, banned: &[u32]) -> Op
         .map(|(token, logit)| (weight(*logit).exp(), token))
         .filter(|(weight, token)| *weight >= sampling.min_p && *weight > 0.0 && !banned.contains(token))
         .collect();
+    if sampling.typical_p < 1.0 {
+        keep_typical(&mut candidates, sampling.typical_p);
+    }
     if let Some(k) = sampling.top_k.map(|k| k.max(1) as usize)
         && k < candidates.len()
     {
@@ -193,6 +231,25 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, share: f32) {
     }
 }
 
+/// Keeps the fewest candidates, those nearest to the expected surprise first, whose weights sum to the share of the
+/// whole (Meister et al. 2022, Locally typical sampling).
+fn keep_typical(candidates: &mut Vec<Candidate>, share: f32) {
+    let whole = sum(candidates);
+    let surprise = |weight: f32| -(f64::from(weight) / whole).ln();
+    let expected: f64 =
+        candidates.iter().map(|(weight, _)| f64::from(*weight) / whole * surprise(*weight)).sum();
+    let distance = |weight: f32| (surprise(weight) - expected).abs();
+    candidates.sort_unstable_by(|a, b| distance(a.0).total_cmp(&distance(b.0)).then(a.1.cmp(&b.1)));
+    let mut sum = 0.0;
+    let reached = candidates.iter().position(|(weight, _)| {
+        sum += f64::from(*weight);
+        sum >= whole * f64::from(share)
+    });
+    if let Some(last) = reached {
+        candidates.truncate(last + 1);
+    }
+}
+
 fn sum(candidates: &[Candidate]) -> f64 {
     candidates.iter().map(|(weight, _)| f64::from(*weight)).sum()
 }
@@ -201,7 +258,8 @@ fn likelier(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
-fn logprobs(logits: &[f32], token: u32, count: usize) -> TokenLogprobs {
+/// Log-probabilities of one token and of the likeliest.
+pub(crate) fn logprobs(logits: &[f32], token: u32, count: usize) -> TokenLogprobs {
     let all = log_softmax(logits);
     let count = count.min(all.len());
     let mut top: Vec<Candidate> = all.iter().copied().zip(0_u32..).collect();
@@ -241,6 +299,11 @@ mod tests {
         [0.25f32, 0.125, 0.5, 0.125].map(f32::ln).to_vec()
     }
 
+    /// Token 3 in the prompt, then token 2 twice.
+    fn history() -> History<'static> {
+        History { prompt: &[3], output: &[2, 2] }
+    }
+
     fn warm() -> Sampling {
         Sampling { temperature: 1.0, ..Sampling::default() }
     }
@@ -250,9 +313,8 @@ mod tests {
     fn check(sampling: &Sampling, banned: &[u32], expected: [f64; 4]) {
         let mut counts = [0usize; 4];
         for index in 0..20_000 {
-            counts
-                [sample(&row(), sampling, 11, index, banned).expect("the row has numbers").token as usize] +=
-                1;
+            counts[sample(&row(), sampling, history(), 11, index, banned).expect("the row has numbers").token
+                as usize] += 1;
         }
         for (token, share) in expected.iter().enumerate() {
             let found = counts[token] as f64 / 20_000.0;
@@ -281,11 +343,40 @@ mod tests {
     }
 
     #[test]
+    fn the_typical_are_those_of_the_expected_surprise() {
+        // In units of ln 2 the surprises are 2, 3, 1, 3, and 0.25 * 2 + 2 * 0.125 * 3 + 0.5 = 1.75 is expected:
+        // token 0 is nearest, then token 2, then 1 and 3.
+        check(&Sampling { typical_p: 0.2, ..warm() }, &[], [1.0, 0.0, 0.0, 0.0]);
+        check(&Sampling { typical_p: 0.5, ..warm() }, &[], [1.0 / 3.0, 0.0, 2.0 / 3.0, 0.0]);
+        check(&Sampling { typical_p: 0.8, ..warm() }, &[], [2.0 / 7.0, 1.0 / 7.0, 4.0 / 7.0, 0.0]);
+        check(&Sampling { typical_p: 0.5, top_k: Some(1), ..warm() }, &[], [0.0, 0.0, 1.0, 0.0]);
+        check(&Sampling { typical_p: 0.2, temperature: 0.0, ..warm() }, &[], [0.0, 0.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn bias_and_penalties_come_before_the_draw() {
+        let two = 2.0_f32.ln();
+        // Probability 1/8 doubles: 2, 2, 4, 1 parts.
+        let bias = Sampling { logit_bias: vec![(1, two)], ..warm() };
+        check(&bias, &[], [2.0 / 9.0, 2.0 / 9.0, 4.0 / 9.0, 1.0 / 9.0]);
+        // Token 2 was drawn twice: halved once for its presence, twice for its frequency.
+        let presence = Sampling { presence_penalty: two, ..warm() };
+        check(&presence, &[], [1.0 / 3.0, 1.0 / 6.0, 1.0 / 3.0, 1.0 / 6.0]);
+        let frequency = Sampling { frequency_penalty: two, ..warm() };
+        check(&frequency, &[], [2.0 / 5.0, 1.0 / 5.0, 1.0 / 5.0, 1.0 / 5.0]);
+        // Negative logits double: 1/2 becomes 1/4, and of the prompt 1/8 becomes 1/64.
+        let repetition = Sampling { repetition_penalty: 2.0, ..warm() };
+        check(&repetition, &[], [16.0 / 41.0, 8.0 / 41.0, 16.0 / 41.0, 1.0 / 41.0]);
+        check(&Sampling { temperature: 0.0, ..repetition }, &[2], [1.0, 0.0, 0.0, 0.0]);
+        check(&Sampling { temperature: 0.0, ..frequency }, &[], [1.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
     fn rows_without_a_number_are_survived() {
         for row in [vec![f32::NAN; 3], vec![f32::NEG_INFINITY; 3], Vec::new()] {
             for temperature in [0.0, 1.0] {
                 let sampling = Sampling { temperature, logprobs: Some(2), ..Sampling::default() };
-                assert_eq!(sample(&row, &sampling, 1, 0, &[]), None, "{row:?} at {temperature}");
+                assert_eq!(sample(&row, &sampling, history(), 1, 0, &[]), None, "{row:?} at {temperature}");
             }
         }
     }
@@ -294,7 +385,7 @@ mod tests {
     fn odd_rows_give_what_can_be_given() {
         let token = |row: &[f32], temperature, banned: &[u32]| {
             let sampling = Sampling { temperature, top_p: 0.5, min_p: 0.1, ..Sampling::default() };
-            sample(row, &sampling, 1, 0, banned).map(|drawn| drawn.token)
+            sample(row, &sampling, history(), 1, 0, banned).map(|drawn| drawn.token)
         };
         for temperature in [0.0, 1e-9, 1.0] {
             assert_eq!(token(&[f32::NAN, 3.0, f32::NAN], temperature, &[]), Some(1));
@@ -312,7 +403,7 @@ mod tests {
                 let mut row = vec![0.0_f32; length];
                 row[first..].fill(2.0);
                 let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-                let drawn = sample(&row, &greedy, 0, 0, &[]).expect("the row has numbers");
+                let drawn = sample(&row, &greedy, history(), 0, 0, &[]).expect("the row has numbers");
                 assert_eq!(drawn.token as usize, first, "of {length}");
             }
         }
@@ -323,7 +414,8 @@ mod tests {
         // 2000 equal tokens: half the probability is the first 1000 of them.
         let sampling = Sampling { top_p: 0.5, ..warm() };
         let row = vec![0.0_f32; 2000];
-        let drawn = |index| sample(&row, &sampling, 3, index, &[]).expect("the row has numbers").token;
+        let drawn =
+            |index| sample(&row, &sampling, history(), 3, index, &[]).expect("the row has numbers").token;
         let highest = (0..20_000).map(drawn).max();
         // Each of the 1000 comes 20 times on average.
         assert!(highest.is_some_and(|token| (900..1000).contains(&token)), "{highest:?}");
@@ -332,8 +424,9 @@ mod tests {
     #[test]
     fn logprobs_are_of_the_model_before_the_cuts() {
         let sampling = Sampling { temperature: 0.0, logprobs: Some(2), ..Sampling::default() };
-        let found =
-            sample(&row(), &sampling, 0, 0, &[2]).and_then(|drawn| drawn.logprobs).expect("asked for");
+        let found = sample(&row(), &sampling, history(), 0, 0, &[2])
+            .and_then(|drawn| drawn.logprobs)
+            .expect("asked for");
         assert!((found.logprob - 0.25f32.ln()).abs() < 1e-6);
         let ids: Vec<u32> = found.top.iter().map(|(id, _)| *id).collect();
         assert_eq!(ids, [2, 0]);

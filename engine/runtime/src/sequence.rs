@@ -3,6 +3,9 @@
 //! Apart so that the scheduler moves sequences without knowing sampling or text. Must not know: other sequences,
 //! the block pool, the runner.
 
+use crate::adjust::History;
+use crate::batch::LogitRows;
+use crate::block_key::BlockKeys;
 use crate::block_pool::BlockId;
 use crate::detokenizer::Detokenizer;
 use crate::reasoning::Classifier;
@@ -20,6 +23,25 @@ pub struct Request {
     /// Token ids; not empty.
     pub prompt: Vec<u32>,
     pub sampling: Sampling,
+    /// The lower number goes first: into the running sequences, and to the blocks when they run out.
+    pub priority: i32,
+    /// Keeps the prefix cache of those who send it apart from all others.
+    pub cache_salt: Option<String>,
+}
+
+impl Request {
+    /// A request of ordinary priority, 0, without a salt.
+    pub fn new(id: SequenceId, prompt: Vec<u32>, sampling: Sampling) -> Request {
+        Request { id, prompt, sampling, priority: 0, cache_salt: None }
+    }
+}
+
+/// A sequence's place: the lower priority number first, of equal ones the earlier arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order {
+    pub priority: i32,
+    /// Counts what the engine took in.
+    pub arrival: u64,
 }
 
 /// Instants of a sequence, in the caller's monotonic nanoseconds. Filled by the engine.
@@ -61,7 +83,8 @@ pub enum Finish {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub tokens_prompt: u32,
-    /// Prompt tokens whose keys and values did not have to be computed.
+    /// Prompt tokens whose keys and values came from the prefix cache when the sequence was first admitted; 0 for
+    /// one that never was.
     pub tokens_cached: u32,
     /// Tokens produced, the stop token included.
     pub tokens_output: u32,
@@ -70,6 +93,7 @@ pub struct Usage {
 /// A sequence inside the engine.
 pub(crate) struct Sequence {
     pub id: SequenceId,
+    pub order: Order,
     pub sampling: Sampling,
     /// The request's seed, or one that the engine derived.
     pub seed: u64,
@@ -82,6 +106,13 @@ pub(crate) struct Sequence {
     pub planned: usize,
     /// Blocks held, in order.
     pub blocks: Vec<BlockId>,
+    pub keys: BlockKeys,
+    /// Leading blocks that others can find by their keys.
+    pub named: usize,
+    /// First token of the prompt whose log-probability was not reported yet.
+    pub scored: usize,
+    /// Leading tokens that the prefix cache had when the sequence was first admitted.
+    pub tokens_cached: usize,
     pub stamps: Stamps,
     pub preemptions: u32,
     pub detokenizer: Detokenizer,
@@ -100,11 +131,31 @@ impl Sequence {
         self.tokens.len() - self.tokens_prompt
     }
 
+    /// Whether tokens of the prompt still want their log-probabilities.
+    pub fn wants_scores(&self) -> bool {
+        self.sampling.prompt_logprobs.is_some() && self.scored < self.tokens_prompt
+    }
+
+    /// The logits that the planned tokens are to give.
+    pub fn logit_rows(&self) -> LogitRows {
+        if self.wants_scores() {
+            LogitRows::All
+        } else if self.planned == self.pending() {
+            LogitRows::Last
+        } else {
+            LogitRows::None
+        }
+    }
+
+    pub fn history(&self) -> History<'_> {
+        let (prompt, output) = self.tokens.split_at(self.tokens_prompt);
+        History { prompt, output }
+    }
+
     pub fn usage(&self) -> Usage {
         Usage {
             tokens_prompt: self.tokens_prompt as u32,
-            // There is no prefix cache: every prompt token was computed, so this is a true 0.
-            tokens_cached: 0,
+            tokens_cached: self.tokens_cached as u32,
             tokens_output: self.tokens_output() as u32,
         }
     }

@@ -9,15 +9,14 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use pitot_control::{FinishReason, OutputPart, RequestStamps, State};
-use pitot_runtime::{
-    Command, Engine, EngineState, Finish, Output, OutputSplit, Part, Refusal, Request, Sampling, SequenceId,
-    Stamps,
-};
+use pitot_control::{RequestStamps, State};
+use pitot_runtime::{Command, Engine, EngineState, Finish, Output, Refusal, Request, Sampling, SequenceId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::monotonic_ns;
+use crate::exposition::{Ended, Exposition};
 use crate::hub::Hub;
+use crate::stamps::{empty_stamps, gather};
 use crate::statistics::{Counters, Counts};
 
 /// Commands that may wait for the end of a step.
@@ -29,8 +28,16 @@ pub struct Job {
     /// The gateway's name for it, for the control channel.
     pub request_id: Option<String>,
     pub sequences: Vec<Wanted>,
+    /// Sequences of each prompt, which stand side by side; at least 1.
+    pub choices: usize,
+    /// The lower number goes first.
+    pub priority: i32,
+    /// Keeps the prefix cache of those who send it apart.
+    pub cache_salt: Option<String>,
     /// Prompt tokens of the request; a prompt with several choices counts once.
     pub tokens_prompt: u32,
+    /// When the request arrived.
+    pub arrived_ns: u64,
 }
 
 /// One sequence of a job; its place in the list is its index.
@@ -151,7 +158,11 @@ impl EngineHandle {
 ///
 /// # Errors
 /// When the thread cannot be started.
-pub fn start(engine: Engine, hub: Arc<Hub>) -> anyhow::Result<(EngineHandle, JoinHandle<()>)> {
+pub fn start(
+    engine: Engine,
+    hub: Arc<Hub>,
+    exposition: Option<Arc<Exposition>>,
+) -> anyhow::Result<(EngineHandle, JoinHandle<()>)> {
     let (messages, received) = std_mpsc::sync_channel(COMMANDS_MAX);
     let (publish, state) = watch::channel(engine.state());
     let counters = Arc::new(Counters::default());
@@ -159,6 +170,7 @@ pub fn start(engine: Engine, hub: Arc<Hub>) -> anyhow::Result<(EngineHandle, Joi
         engine,
         hub,
         counters: Arc::clone(&counters),
+        exposition,
         publish,
         jobs: HashMap::new(),
         sequences: HashMap::new(),
@@ -177,7 +189,9 @@ pub fn start(engine: Engine, hub: Arc<Hub>) -> anyhow::Result<(EngineHandle, Joi
 fn outputs_max(job: &Job, context_max: usize) -> usize {
     let most = |wanted: &Wanted| {
         let room = context_max.saturating_sub(wanted.prompt.len());
-        room.min(wanted.sampling.max_tokens as usize) + 2
+        // A step that scores a part of the prompt gives one output.
+        let scores = wanted.sampling.prompt_logprobs.map_or(0, |_| wanted.prompt.len());
+        room.min(wanted.sampling.max_tokens as usize) + scores + 2
     };
     job.sequences.iter().map(most).sum::<usize>().clamp(1, mpsc_max())
 }
@@ -191,20 +205,36 @@ struct Worker {
     engine: Engine,
     hub: Arc<Hub>,
     counters: Arc<Counters>,
+    /// None where `/metrics` is off.
+    exposition: Option<Arc<Exposition>>,
     publish: watch::Sender<EngineState>,
     /// By the id of the job's first sequence.
     jobs: HashMap<u64, Running>,
-    /// The job and the index of each sequence.
-    sequences: HashMap<SequenceId, (u64, usize)>,
+    sequences: HashMap<SequenceId, Place>,
     /// Jobs by the gateway's name.
     names: HashMap<String, u64>,
     next: u64,
+}
+
+/// Where a sequence belongs.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    job: u64,
+    index: usize,
+    max_tokens: u32,
+    /// Stamp of its latest token.
+    last_ns: Option<u64>,
 }
 
 /// A job that was taken in.
 struct Running {
     events: mpsc::Sender<Event>,
     alive: Vec<SequenceId>,
+    choices: usize,
+    arrived_ns: u64,
+    /// Output tokens of the longest sequence so far.
+    tokens_output_most: u32,
+    aborted: bool,
     /// None without a name.
     stamps: Option<RequestStamps>,
     name: Option<String>,
@@ -225,6 +255,7 @@ impl Worker {
             self.abort_abandoned();
             if self.engine.has_work() {
                 let outputs = self.engine.step(&mut monotonic_ns);
+                self.tell_step();
                 // The state is told first, so that whoever saw an end sees the room that it left.
                 self.publish();
                 for output in outputs {
@@ -264,20 +295,35 @@ impl Worker {
         for wanted in job.sequences {
             let id = SequenceId(self.next);
             self.next += 1;
-            let request = Request { id, prompt: wanted.prompt, sampling: wanted.sampling };
+            let Wanted { prompt, sampling } = wanted;
+            let max_tokens = sampling.max_tokens;
+            let request =
+                Request { id, prompt, sampling, priority: job.priority, cache_salt: job.cache_salt.clone() };
             if let Err(refusal) = self.engine.apply(Command::Add(request), monotonic_ns()) {
-                self.sequences.retain(|_, (job, _)| *job != key);
+                self.sequences.retain(|_, place| place.job != key);
                 self.abort_all(&alive);
                 return Err(refusal);
             }
-            self.sequences.insert(id, (key, alive.len()));
+            self.sequences.insert(id, Place { job: key, index: alive.len(), max_tokens, last_ns: None });
             alive.push(id);
         }
         if let Some(name) = &job.request_id {
             self.names.insert(name.clone(), key);
         }
         let stamps = job.request_id.clone().map(|name| empty_stamps(name, job.tokens_prompt));
-        self.jobs.insert(key, Running { events, alive, stamps, name: job.request_id });
+        let choices = job.choices.max(1);
+        let (arrived_ns, name) = (job.arrived_ns, job.request_id);
+        let running = Running {
+            events,
+            alive,
+            choices,
+            arrived_ns,
+            tokens_output_most: 0,
+            aborted: false,
+            stamps,
+            name,
+        };
+        self.jobs.insert(key, running);
         Ok(())
     }
 
@@ -304,23 +350,26 @@ impl Worker {
     }
 
     fn hand_out(&mut self, output: Output) {
-        let (Output::Token { id, .. } | Output::Finished { id, .. }) = &output;
+        let (Output::Token { id, .. } | Output::Prompt { id, .. } | Output::Finished { id, .. }) = &output;
         let id = *id;
         match &output {
             Output::Token { .. } => self.counters.token(),
+            Output::Prompt { .. } => {}
             Output::Finished { usage, preemptions, .. } => {
                 self.counters.ended(usage.tokens_prompt, *preemptions);
             }
         }
         // What was refused halfway is not known here.
-        let Some((job, index)) = self.sequences.get(&id).copied() else { return };
+        let Some(place) = self.sequences.get_mut(&id) else { return };
+        let (job, index) = (place.job, place.index);
         let Some(running) = self.jobs.get_mut(&job) else { return };
+        tell(self.exposition.as_deref(), place, running, &output);
         let events = running.events.clone();
         if let Output::Finished { .. } = &output {
             self.sequences.remove(&id);
             running.alive.retain(|alive| *alive != id);
             if let Some(stamps) = &mut running.stamps {
-                gather(stamps, &output);
+                gather(stamps, &output, index % running.choices);
             }
             if running.alive.is_empty() {
                 self.finish(job);
@@ -333,6 +382,9 @@ impl Worker {
     /// Forgets a job and sends its stamps, before its caller learns of the end.
     fn finish(&mut self, job: u64) {
         let Some(running) = self.jobs.remove(&job) else { return };
+        if let Some(exposition) = self.exposition.as_deref().filter(|_| !running.aborted) {
+            exposition.request(running.choices, running.tokens_output_most);
+        }
         if let Some(name) = &running.name {
             // Another job may have taken the name meanwhile.
             if self.names.get(name) == Some(&job) {
@@ -344,9 +396,20 @@ impl Worker {
         }
     }
 
+    /// Tells how many tokens the step computed, if it computed any.
+    fn tell_step(&self) {
+        let tokens = self.engine.state().step_tokens;
+        if let Some(exposition) = self.exposition.as_deref().filter(|_| tokens > 0) {
+            exposition.step(tokens);
+        }
+    }
+
     fn publish(&self) {
         let state = self.engine.state();
         self.publish.send_replace(state);
+        if let Some(exposition) = &self.exposition {
+            exposition.state(&state);
+        }
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         self.hub.state(State {
             at_ns: 0,
@@ -361,63 +424,24 @@ impl Worker {
     }
 }
 
-fn empty_stamps(request_id: String, tokens_prompt: u32) -> RequestStamps {
-    RequestStamps {
-        request_id,
-        queued_ns: None,
-        scheduled_ns: None,
-        first_ns: None,
-        last_ns: None,
-        tokens_prompt,
-        // There is no prefix cache.
-        tokens_cached: None,
-        tokens_output: 0,
-        output: pitot_control::OutputSplit::default(),
-        preemptions: 0,
-        finish: FinishReason::Stop,
-    }
-}
-
-/// Adds the end of one sequence: the earliest begin, the latest end, sums, and the gravest reason.
-fn gather(into: &mut RequestStamps, output: &Output) {
-    let Output::Finished { finish, stamps, usage, split, preemptions, .. } = output else { return };
-    let Stamps { queued, scheduled, first, last } = *stamps;
-    into.queued_ns = earliest(into.queued_ns, queued);
-    into.scheduled_ns = earliest(into.scheduled_ns, scheduled);
-    into.first_ns = earliest(into.first_ns, first);
-    into.last_ns = into.last_ns.max(last);
-    into.tokens_output += usage.tokens_output;
-    into.preemptions += preemptions;
-    let OutputSplit { reasoning, content, tokens_unclassified } = *split;
-    gather_part(&mut into.output.reasoning, reasoning);
-    gather_part(&mut into.output.content, content);
-    into.output.tokens_unclassified += tokens_unclassified;
-    let finish = match finish {
-        Finish::Stop { .. } => FinishReason::Stop,
-        Finish::Length => FinishReason::Length,
-        Finish::Abort => FinishReason::Abort,
-        Finish::Error(_) => FinishReason::Error,
-    };
-    if gravity(finish) > gravity(into.finish) {
-        into.finish = finish;
-    }
-}
-
-fn gather_part(into: &mut OutputPart, part: Part) {
-    into.tokens += part.tokens;
-    into.first_ns = earliest(into.first_ns, part.first);
-    into.last_ns = into.last_ns.max(part.last);
-}
-
-fn earliest(one: Option<u64>, other: Option<u64>) -> Option<u64> {
-    one.into_iter().chain(other).min()
-}
-
-fn gravity(finish: FinishReason) -> u8 {
-    match finish {
-        FinishReason::Stop => 0,
-        FinishReason::Length => 1,
-        FinishReason::Abort => 2,
-        FinishReason::Error => 3,
+/// Tells `/metrics` of an output.
+fn tell(exposition: Option<&Exposition>, place: &mut Place, running: &mut Running, output: &Output) {
+    match output {
+        Output::Prompt { .. } => {}
+        Output::Token { at, .. } => {
+            let last_ns = place.last_ns.replace(*at);
+            if let Some(exposition) = exposition {
+                exposition.token(running.arrived_ns, last_ns, *at);
+            }
+        }
+        Output::Finished { finish, stamps, usage, .. } => {
+            running.tokens_output_most = running.tokens_output_most.max(usage.tokens_output);
+            running.aborted |= matches!(finish, Finish::Abort | Finish::Error(_));
+            let (arrived_ns, max_tokens) = (running.arrived_ns, place.max_tokens);
+            let ended = Ended { arrived_ns, max_tokens, stamps: *stamps, usage: *usage, finish };
+            if let Some(exposition) = exposition {
+                exposition.ended(&ended);
+            }
+        }
     }
 }

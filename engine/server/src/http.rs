@@ -19,8 +19,9 @@ use pitot_control::{REQUEST_ID_BYTES_MAX, REQUEST_ID_HEADER};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::clock::unix_seconds;
+use crate::clock::{monotonic_ns, unix_seconds};
 use crate::engine_thread::EngineHandle;
+use crate::exposition::Exposition;
 use crate::openai::common::{Delivery, Endpoint, Named, Prepared, Served};
 use crate::openai::error::{ApiError, RETRY_AFTER_SECONDS};
 use crate::openai::{chat, completions};
@@ -36,6 +37,8 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct App {
     pub served: Served,
     pub engine: EngineHandle,
+    /// None where `/metrics` is off.
+    pub exposition: Option<Arc<Exposition>>,
     /// Largest body, in bytes.
     pub body_bytes_max: usize,
     /// Bounds the requests that are read, tokenised, waiting or running.
@@ -51,6 +54,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(|State(app), request| answer(app, Endpoint::Completions, request)))
         .route("/v1/models", get(models))
         .route("/health", get(health))
+        .route("/metrics", get(metrics))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn(echo_request_id))
@@ -118,6 +122,7 @@ fn named(endpoint: Endpoint, headers: &HeaderMap) -> Named {
         id: format!("{prefix}-{}", uuid::Uuid::now_v7().simple()),
         created: unix_seconds(),
         gateway_id: gateway_id.map(str::to_owned),
+        arrived_ns: monotonic_ns(),
     }
 }
 
@@ -178,6 +183,15 @@ async fn health(State(app): State<Arc<App>>) -> Result<StatusCode, ApiError> {
         true => Err(ApiError::draining()),
         false => Ok(StatusCode::OK),
     }
+}
+
+async fn metrics(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, ApiError> {
+    let Some(exposition) = &app.exposition else { return Err(ApiError::unknown_path(uri.path())) };
+    let text = exposition.text().map_err(|error| ApiError::internal(error.to_string()))?;
+    let mut response = Response::new(Body::from(text));
+    let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    Ok(response)
 }
 
 async fn unknown_path(uri: Uri) -> ApiError {

@@ -10,7 +10,9 @@ use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use pitot_config::engine::{Model, ModelSource, Settings};
 use pitot_runtime::kernels::cpu::Cpu;
-use pitot_runtime::{ChatTemplate, Engine, EngineOptions, GenerationDefaults, ModelFiles, Tokenizer, load};
+use pitot_runtime::{
+    ChatTemplate, Engine, EngineOptions, GenerationDefaults, ModelFiles, PrefixCache, Tokenizer, load,
+};
 
 use crate::mapped::Mapped;
 use crate::pull;
@@ -110,6 +112,7 @@ pub fn options(settings: &Settings, generation: &GenerationDefaults) -> EngineOp
         batch_tokens_max: settings.scheduler.batch_tokens_max,
         sequences_max: settings.scheduler.sequences_max,
         waiting_max: settings.scheduler.waiting_max,
+        prefix_cache: if settings.memory.prefix_cache { PrefixCache::On } else { PrefixCache::Off },
         context_max: None,
         eos_token_ids: generation.eos_token_ids.clone(),
         // The lower half of such an id is random.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::serve::ListenerExt;
-use pitot_config::engine::{self, Settings};
+use pitot_config::engine::{self, Metrics, Settings};
 use pitot_config::{Level, Log, LogFormat, Sources};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,6 +22,7 @@ use crate::clock::unix_seconds;
 use crate::connections::{self, Limits};
 use crate::control_socket::{ControlOptions, ControlSocket, access};
 use crate::engine_thread::{self, EngineHandle};
+use crate::exposition::{About, Exposition, Prefix};
 use crate::http::{App, router};
 use crate::hub::Hub;
 use crate::model::{self, Parts};
@@ -134,7 +135,8 @@ impl Server {
         let hub = Arc::new(Hub::default());
         let context_max = parts.engine.state().context_max;
         // The thread ends with the last door to it.
-        let (engine, _thread) = engine_thread::start(parts.engine, Arc::clone(&hub))?;
+        let exposition = exposition(&parts, settings)?;
+        let (engine, _thread) = engine_thread::start(parts.engine, Arc::clone(&hub), exposition.clone())?;
         let control = ControlOptions {
             socket: settings.control.socket.clone(),
             allowed_uids: settings.control.allowed_uids.clone(),
@@ -159,6 +161,7 @@ impl Server {
         let app = App {
             served,
             engine,
+            exposition,
             body_bytes_max: settings.listen.request_body_bytes,
             requests: Arc::new(Semaphore::new(requests)),
             created: unix_seconds(),
@@ -241,6 +244,23 @@ impl Server {
         drop((control, unix_file));
         Ok(())
     }
+}
+
+/// The families of `/metrics`; None where statistics or all names are off.
+fn exposition(parts: &Parts, settings: &Settings) -> anyhow::Result<Option<Arc<Exposition>>> {
+    let Metrics { log_stats, vllm_names, aphrodite_names, .. } = settings.metrics;
+    let names = [(Prefix::Vllm, vllm_names), (Prefix::Aphrodite, aphrodite_names)];
+    let prefixes: Vec<Prefix> = names.into_iter().filter(|(_, on)| *on).map(|(prefix, _)| prefix).collect();
+    if !log_stats || prefixes.is_empty() {
+        return Ok(None);
+    }
+    let about = About {
+        model: parts.names.first().cloned().unwrap_or_default(),
+        prefixes,
+        prefix_cache: settings.memory.prefix_cache,
+        state: parts.engine.state(),
+    };
+    Ok(Some(Arc::new(Exposition::new(&about).context("registering the metrics")?)))
 }
 
 fn listen_tcp(address: SocketAddr) -> anyhow::Result<TcpListener> {

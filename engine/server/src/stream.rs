@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use pitot_runtime::{Channel, Finish, Output, StopCause, Tokenizer};
+use pitot_runtime::{Channel, Finish, Output, StopCause, TokenLogprobs, Tokenizer};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engine_thread::{Event, Events};
-use crate::openai::common::{Delivery, Endpoint, Reply, Scored, Totals, frame};
+use crate::openai::common::{Delivery, Echo, Endpoint, Prompt, Reply, Scored, Totals, frame};
 use crate::openai::error::ApiError;
 use crate::openai::{chat, completions};
 
@@ -41,6 +41,10 @@ struct Choice {
     reasoning_text: String,
     text: String,
     scored: Vec<Scored>,
+    /// Of the prompt, until its echo is shown.
+    prompt_scored: Vec<Scored>,
+    /// Whether the prompt was shown, where it is to be.
+    echoed: bool,
     /// Characters of the tokens that were listed with log-probabilities.
     offset: usize,
     finish: Option<Finish>,
@@ -50,7 +54,7 @@ struct Choice {
 struct Piece {
     channel: Channel,
     text: String,
-    scored: Option<Scored>,
+    scored: Vec<Scored>,
 }
 
 impl Answer {
@@ -127,7 +131,7 @@ impl Answer {
             choices.push(chat::role_chunk(index));
         }
         choice.begun = true;
-        if !piece.text.is_empty() || piece.scored.is_some() {
+        if !piece.text.is_empty() || !piece.scored.is_empty() {
             let scored = piece.scored.as_slice();
             choices.push(match endpoint {
                 Endpoint::Chat => chat::text_chunk(index, piece.channel, &piece.text, scored),
@@ -157,18 +161,66 @@ impl Answer {
                 let marker =
                     MARKERS.into_iter().find(|marker| self.tokenizer.token_id(marker) == Some(token));
                 self.choices[index].marker = marker;
-                Ok((index, Piece { channel, text, scored }, None))
+                Ok((index, self.with_echo(index, channel, text, scored), None))
+            }
+            Output::Prompt { logprobs, .. } => {
+                self.score_prompt(index, &logprobs);
+                Ok((
+                    index,
+                    Piece { channel: Channel::Content, text: String::new(), scored: Vec::new() },
+                    None,
+                ))
             }
             Output::Finished { finish: Finish::Error(message), .. } => Err(ApiError::internal(message)),
             Output::Finished { text, channel, finish, stamps, usage, .. } => {
-                self.totals.add(stamps, usage);
+                self.totals.add(index % self.reply.choices, stamps, usage);
                 if let Finish::Stop { stop: Some(StopCause::Text(_)) } = &finish {
                     self.choices[index].marker = None;
                 }
                 let (channel, text) = self.shown(index, text, channel);
-                Ok((index, Piece { channel, text, scored: None }, Some(finish)))
+                Ok((index, self.with_echo(index, channel, text, None), Some(finish)))
             }
         }
+    }
+
+    /// Keeps the log-probabilities of the next tokens of a prompt until it is shown.
+    fn score_prompt(&mut self, index: usize, logprobs: &[TokenLogprobs]) {
+        let Some(prompt) = self.prompt(index) else { return };
+        let first = self.choices[index].prompt_scored.len() + 1;
+        let tokens = prompt.tokens.iter().skip(first);
+        let scored: Vec<Scored> = tokens
+            .zip(logprobs)
+            .map(|(token, logprobs)| Scored::of(&self.tokenizer, *token, logprobs))
+            .collect();
+        self.choices[index].prompt_scored.extend(scored);
+    }
+
+    /// The prompt of a sequence, where it is to be shown.
+    fn prompt(&self, index: usize) -> Option<&Prompt> {
+        match &self.reply.echo {
+            Echo::Nothing => None,
+            Echo::Before(prompts) | Echo::Alone(prompts) => prompts.get(index / self.reply.choices),
+        }
+    }
+
+    /// What is shown of one output: the prompt before the first, where it is asked for.
+    fn with_echo(&mut self, index: usize, channel: Channel, text: String, scored: Option<Scored>) -> Piece {
+        let begins = !std::mem::replace(&mut self.choices[index].echoed, true);
+        let mut piece = Piece { channel, text: String::new(), scored: Vec::new() };
+        if begins && let Some(prompt) = self.prompt(index) {
+            piece.text.push_str(&prompt.text);
+            let first = prompt.tokens.first().filter(|_| scored.is_some());
+            piece.scored.extend(first.map(|token| Scored::first(&self.tokenizer, *token)));
+            piece.scored.append(&mut self.choices[index].prompt_scored);
+        }
+        match self.reply.echo {
+            Echo::Nothing | Echo::Before(_) => {
+                piece.text.push_str(&text);
+                piece.scored.extend(scored);
+            }
+            Echo::Alone(_) => {}
+        }
+        piece
     }
 
     /// A chat shows reasoning apart and without its markers; completions show the text as the model wrote it.

@@ -23,6 +23,9 @@ pub struct Queries<'a> {
     pub group: usize,
     /// Positions that the first row sees, its own included; each later row sees one more.
     pub seen: usize,
+    /// Positions that a row sees at most, its own included.
+    pub window: usize,
+    pub soft_cap: Option<f32>,
     pub head: usize,
     pub blocks: &'a [u32],
     pub layout: Layout,
@@ -55,7 +58,13 @@ fn score_panels<S: Set, const MR: usize, const P: usize>(
 
 /// Scores of MR queries with every group of 16 tokens, (MR, width).
 #[inline(always)]
-fn score<S: Set, const MR: usize>(job: &Queries<'_>, x: Rows<'_>, scores: &mut [f32], width: usize) {
+fn score<S: Set, const MR: usize>(
+    job: &Queries<'_>,
+    blocks: &[u32],
+    x: Rows<'_>,
+    scores: &mut [f32],
+    width: usize,
+) {
     let (groups, dim) = (job.layout.groups(), job.layout.head_dim);
     let total = width / LANES;
     let mut at = 0;
@@ -64,7 +73,7 @@ fn score<S: Set, const MR: usize>(job: &Queries<'_>, x: Rows<'_>, scores: &mut [
         let mut panels: [&[Lanes]; 2] = [&[]; 2];
         for panel in 0..if pair { 2 } else { 1 } {
             let group = at + panel;
-            let first = job.layout.keys(job.blocks[group / groups], job.head, group % groups);
+            let first = job.layout.keys(blocks[group / groups], job.head, group % groups);
             panels[panel] = &job.key_lines[first..first + dim];
         }
         if pair {
@@ -76,13 +85,30 @@ fn score<S: Set, const MR: usize>(job: &Queries<'_>, x: Rows<'_>, scores: &mut [
     }
 }
 
-/// Turns scores into exp(score - highest), 0 where the query does not see; gives their sum.
+/// cap * tanh(score / cap) of every score, with tanh x = 1 - 2 / (e^2x + 1).
 #[inline(always)]
-fn soften<S: Set>(job: &Queries<'_>, seen: usize, scores: &mut [f32]) -> f32 {
+fn flatten<S: Set>(cap: f32, scores: &mut [f32]) {
+    for chunk in scores.as_chunks_mut::<LANES>().0 {
+        let e = exp::<S>(&chunk.map(|score| 2.0 * score / cap));
+        for lane in 0..LANES {
+            chunk[lane] = cap * (1.0 - 2.0 / (e[lane] + 1.0));
+        }
+    }
+}
+
+/// Turns scores into exp(score - highest), 0 where the query does not see: outside of the positions `from..seen`,
+/// counted from the first block of the scores. Gives their sum.
+#[inline(always)]
+fn soften<S: Set>(job: &Queries<'_>, from: usize, seen: usize, scores: &mut [f32]) -> f32 {
     let (tokens, padded) = (job.layout.block_tokens, job.layout.groups() * LANES);
+    if let Some(cap) = job.soft_cap {
+        flatten::<S>(cap, scores);
+    }
     let mut highest = [f32::NEG_INFINITY; LANES];
     for (block, scores) in scores.chunks_exact_mut(padded).enumerate() {
         let valid = seen.saturating_sub(block * tokens).min(tokens);
+        let hidden = from.saturating_sub(block * tokens).min(valid);
+        scores[..hidden].fill(f32::NEG_INFINITY);
         scores[valid..].fill(f32::NEG_INFINITY);
         for chunk in scores.chunks_exact(LANES) {
             for lane in 0..LANES {
@@ -100,6 +126,8 @@ fn soften<S: Set>(job: &Queries<'_>, seen: usize, scores: &mut [f32]) -> f32 {
             }
             *chunk = exp::<S>(chunk);
         }
+        let hidden = from.saturating_sub(block * tokens).min(valid);
+        scores[..hidden].fill(0.0);
         scores[valid..].fill(0.0);
         for chunk in scores.as_chunks::<LANES>().0 {
             for lane in 0..LANES {
@@ -115,6 +143,7 @@ fn soften<S: Set>(job: &Queries<'_>, seen: usize, scores: &mut [f32]) -> f32 {
 #[inline(always)]
 fn weigh<S: Set, const MR: usize, const P: usize>(
     job: &Queries<'_>,
+    blocks: &[u32],
     seen: usize,
     scores: &[f32],
     width: usize,
@@ -126,7 +155,7 @@ fn weigh<S: Set, const MR: usize, const P: usize>(
         let columns = tokens.min(seen - block * tokens);
         let mut panels: [&[Lanes]; P] = [&[]; P];
         for panel in 0..P {
-            let first = job.layout.values(job.blocks[block], job.head, chunk + panel);
+            let first = job.layout.values(blocks[block], job.head, chunk + panel);
             panels[panel] = &job.value_lines[first..first + columns];
         }
         let x = Rows { values: &scores[block * padded..], stride: width, columns, rows: MR };
@@ -144,14 +173,20 @@ fn attend_tile<S: Set, const MR: usize>(
     out: &mut [f32],
 ) {
     let dim = job.layout.head_dim;
-    let seen = job.seen_by(first + MR - 1);
+    // Blocks that no query of the tile sees any more are left out; all positions are counted from the next one on.
+    let skipped = job.seen_by(first).saturating_sub(job.window) / job.layout.block_tokens;
+    let blocks = &job.blocks[skipped..];
+    let before = skipped * job.layout.block_tokens;
+    let seen = job.seen_by(first + MR - 1) - before;
     let width = seen.div_ceil(job.layout.block_tokens) * job.layout.groups() * LANES;
     scores.resize(MR * width, 0.0);
     let x = Rows { values: &job.values[first * dim..], stride: dim, columns: dim, rows: MR };
-    score::<S, MR>(job, x, scores, width);
+    score::<S, MR>(job, blocks, x, scores, width);
     let mut inverse = [0.0; MR];
     for row in 0..MR {
-        let total = soften::<S>(job, job.seen_by(first + row), &mut scores[row * width..(row + 1) * width]);
+        let seen = job.seen_by(first + row);
+        let from = seen.saturating_sub(job.window).saturating_sub(before);
+        let total = soften::<S>(job, from, seen - before, &mut scores[row * width..(row + 1) * width]);
         inverse[row] = 1.0 / total;
     }
     let mut chunk = 0;
@@ -159,9 +194,9 @@ fn attend_tile<S: Set, const MR: usize>(
         let pair = S::PANELS == 2 && chunk + 1 < job.layout.chunks();
         let mut sums = [[[0.0; LANES]; 2]; MR];
         if pair {
-            sums = weigh::<S, MR, 2>(job, seen, scores, width, chunk);
+            sums = weigh::<S, MR, 2>(job, blocks, seen, scores, width, chunk);
         } else {
-            let one = weigh::<S, MR, 1>(job, seen, scores, width, chunk);
+            let one = weigh::<S, MR, 1>(job, blocks, seen, scores, width, chunk);
             for row in 0..MR {
                 sums[row][0] = one[row][0];
             }

@@ -43,7 +43,8 @@ impl WeightBytes<'_> {
         }
     }
 
-    pub(crate) fn to_vec(self) -> Vec<f32> {
+    /// All values, exactly.
+    pub fn to_vec(self) -> Vec<f32> {
         (0..self.len()).map(|index| self.value(index)).collect()
     }
 

@@ -13,7 +13,7 @@ use super::path::Path;
 use super::pool::{Disjoint, Pool};
 use super::tile::{self, PANELS_MAX, ROWS_MAX, Rows, Tile};
 use super::vector;
-use crate::{Device, DeviceError, HeadShape, Rope, Span, WeightBytes};
+use crate::{Activation, Attention, Device, DeviceError, HeadShape, Rope, Span, WeightBytes};
 
 /// Below this many values an operation is done by the calling thread alone: to wake another costs more.
 const PARALLEL_VALUES_MIN: usize = 16 * 1024;
@@ -202,7 +202,7 @@ impl Device for Cpu {
         &self,
         layer: usize,
         shape: HeadShape,
-        scale: f32,
+        attention: Attention,
         spans: &[Span<'_>],
         qkv: &Table,
         cache: &Cache,
@@ -226,13 +226,15 @@ impl Device for Cpu {
                 queries.clear();
                 for row in span.row + first..span.row + first + rows {
                     let row = &qkv.row(row)[head * width..(head + 1) * width];
-                    queries.extend(row.iter().map(|query| query * scale));
+                    queries.extend(row.iter().map(|query| query * attention.scale));
                 }
                 out.resize(rows * width, 0.0);
                 let job = Queries {
                     values: queries,
                     group,
                     seen: span.context - span.rows + first + 1,
+                    window: attention.window.unwrap_or(usize::MAX),
+                    soft_cap: attention.soft_cap,
                     head,
                     blocks: span.blocks,
                     layout,
@@ -249,12 +251,56 @@ impl Device for Cpu {
         });
     }
 
-    fn silu_multiply(&self, rows: usize, gate_up: &Table, out: &mut Table) {
+    fn gate(&self, rows: usize, activation: Activation, gate_up: &Table, out: &mut Table) {
         let n = out.columns;
         self.each_row(rows, out, |row, out| {
             let (gate, up) = gate_up.row(row).split_at(n);
-            vector::silu(self.path, gate, up, out);
+            match activation {
+                Activation::Silu => vector::silu(self.path, gate, up, out),
+                Activation::GeluTanh => vector::gelu(self.path, gate, up, out),
+            }
         });
+    }
+
+    fn add_vector(&self, rows: usize, vector: &Vec<f32>, x: &mut Table) {
+        self.each_row(rows, x, |_, x| x.iter_mut().zip(vector).for_each(|(x, add)| *x += add));
+    }
+
+    fn scale(&self, rows: usize, factor: f32, x: &mut Table) {
+        self.each_row(rows, x, |_, x| x.iter_mut().for_each(|x| *x *= factor));
+    }
+
+    fn norm_heads(
+        &self,
+        rows: usize,
+        shape: HeadShape,
+        queries: &Vec<f32>,
+        keys: &Vec<f32>,
+        epsilon: f32,
+        qkv: &mut Table,
+    ) {
+        self.each_row(rows, qkv, |_, qkv| {
+            let (heads, rest) = qkv.split_at_mut(shape.output_columns());
+            let rest = &mut rest[..shape.kv_heads * shape.head_dim];
+            for (part, weight) in [(heads, queries), (rest, keys)] {
+                for head in part.chunks_exact_mut(shape.head_dim) {
+                    vector::rms_norm_in_place(self.path, weight, epsilon, head);
+                }
+            }
+        });
+    }
+
+    fn scatter_add(&self, rows: &[u32], weights: &[f32], x: &Table, out: &mut Table) {
+        // Two of the rows may be one, so they are not shared out.
+        for (from, (to, weight)) in rows.iter().zip(weights).enumerate() {
+            let to = *to as usize * out.columns;
+            let sums = out.values[to..to + out.columns].iter_mut();
+            sums.zip(x.row(from)).for_each(|(sum, x)| *sum += weight * x);
+        }
+    }
+
+    fn clear(&self, rows: usize, x: &mut Table) {
+        x.values[..rows * x.columns].fill(0.0);
     }
 
     fn gather(&self, rows: &[u32], x: &Table, out: &mut Table) {
@@ -338,9 +384,10 @@ unsafe fn multiply_panels(
 }
 
 fn turn_heads(heads: &mut [f32], dim: usize, rope: &Rope, position: u32) {
-    let half = dim / 2;
+    let half = rope.inverse_frequencies.len();
     for (pair, frequency) in rope.inverse_frequencies.iter().enumerate() {
         let (sine, cosine) = (position as f32 * frequency).sin_cos();
+        let (sine, cosine) = (sine * rope.scale, cosine * rope.scale);
         for head in heads.chunks_exact_mut(dim) {
             let (a, b) = (head[pair], head[pair + half]);
             head[pair] = a * cosine - b * sine;

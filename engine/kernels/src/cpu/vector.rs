@@ -2,6 +2,8 @@
 //!
 //! Apart from products, which take several rows. Must not know: threads.
 
+use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
 use super::panel::LANES;
 use super::path::{Set, for_each_path};
 use super::tile::Lanes;
@@ -44,6 +46,38 @@ fn silu_lanes<S: Set>(gate: &Lanes, up: &Lanes) -> Lanes {
     out
 }
 
+/// gelu(x) = x / (1 + e^-2u) with u = √(2/π) (x + 0.044715 x³), which is the form with tanh.
+#[inline(always)]
+fn gelu_lanes<S: Set>(gate: &Lanes, up: &Lanes) -> Lanes {
+    let mut twice = [0.0; LANES];
+    for lane in 0..LANES {
+        let x = gate[lane];
+        twice[lane] = -2.0 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * S::multiply_add(0.044_715 * x * x, x, x);
+    }
+    let e = exp::<S>(&twice);
+    let mut out = [0.0; LANES];
+    for lane in 0..LANES {
+        out[lane] = gate[lane] / (1.0 + e[lane]) * up[lane];
+    }
+    out
+}
+
+#[inline(always)]
+fn gelu_row<S: Set>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    for (chunk, out) in out.chunks_mut(LANES).enumerate() {
+        let lanes = gelu_lanes::<S>(&load(gate, chunk * LANES), &load(up, chunk * LANES));
+        out.copy_from_slice(&lanes[..out.len()]);
+    }
+}
+
+#[inline(always)]
+fn rms_row_in_place<S: Set>(weight: &[f32], epsilon: f32, x: &mut [f32]) {
+    let scale = 1.0 / (sum_of_squares::<S>(x) / x.len() as f32 + epsilon).sqrt();
+    for (x, weight) in x.iter_mut().zip(weight) {
+        *x = *x * scale * weight;
+    }
+}
+
 #[inline(always)]
 fn silu_row<S: Set>(gate: &[f32], up: &[f32], out: &mut [f32]) {
     for (chunk, out) in out.chunks_mut(LANES).enumerate() {
@@ -76,6 +110,14 @@ fn rms_row<S: Set>(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
 for_each_path! {
     /// out = silu(gate) * up.
     silu(gate: &[f32], up: &[f32], out: &mut [f32]) = silu_row::<S>(gate, up, out)
+}
+for_each_path! {
+    /// out = gelu(gate) * up.
+    gelu(gate: &[f32], up: &[f32], out: &mut [f32]) = gelu_row::<S>(gate, up, out)
+}
+for_each_path! {
+    /// x = x / rms(x) * weight.
+    rms_norm_in_place(weight: &[f32], epsilon: f32, x: &mut [f32]) = rms_row_in_place::<S>(weight, epsilon, x)
 }
 for_each_path! {
     /// out = x / rms(x) * weight.

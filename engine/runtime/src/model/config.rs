@@ -1,28 +1,73 @@
-//! config.json of a Llama model, parsed into sizes that fit together.
+//! A decoder's shape, as every family describes it, read from config.json into sizes that fit together.
 //!
-//! Apart so that everything behind it can trust the numbers. Must not know: tensors, devices beyond the head shape.
+//! Apart so that the forward pass can trust the numbers and knows no family by name. Must not know: tensors,
+//! devices beyond the head shape.
 
-use pitot_kernels::{HeadShape, Rope};
+use pitot_kernels::{Activation, Attention, HeadShape, Rope};
 use serde_json::Value as Json;
 
 use super::LoadError;
+use super::json::{invalid, optional_size, positive, size};
+use super::rope::{self, Pairs};
 
-/// Largest size that is believed of any one dimension; the products of two then fit a usize.
-const SIZE_MAX: u64 = 1 << 24;
-
-/// A Llama model's shape.
+/// A decoder's shape.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
     pub hidden: usize,
-    pub intermediate: usize,
-    pub layers: usize,
     pub heads: HeadShape,
     pub vocabulary: usize,
     pub context_max: usize,
     pub epsilon: f32,
-    pub rope: Rope,
+    pub activation: Activation,
     /// Where the output projection comes from.
     pub output: OutputWeights,
+    pub projections: Projections,
+    pub bias: Bias,
+    pub norms: Norms,
+    pub norm_weights: NormWeights,
+    pub head_norms: HeadNorms,
+    /// Multiplies the embedding.
+    pub embedding_scale: Option<f32>,
+    /// Logits x become cap * tanh(x / cap).
+    pub logit_soft_cap: Option<f32>,
+    pub ropes: Vec<Rope>,
+    pub layers: Vec<LayerConfig>,
+}
+
+/// What one layer has of its own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct LayerConfig {
+    /// Index of its rotation.
+    pub rope: usize,
+    pub attention: Attention,
+    pub mlp: Mlp,
+}
+
+/// The second half of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mlp {
+    Dense { intermediate: usize },
+    Experts(Experts),
+}
+
+/// A layer whose every token goes through a few of its experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Experts {
+    pub count: usize,
+    /// Experts of a token; at most `count`.
+    pub used: usize,
+    /// Columns within each.
+    pub intermediate: usize,
+    pub weights: ExpertWeights,
+}
+
+/// What a token's experts are weighted with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ExpertWeights {
+    /// Their probabilities among all experts.
+    Probabilities,
+    /// The same, made to add up to 1.
+    Shares,
 }
 
 /// Where the output projection comes from.
@@ -34,213 +79,152 @@ pub(super) enum OutputWeights {
     Own,
 }
 
+/// How queries, keys and values, and gate and up, lie in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Projections {
+    Apart,
+    Fused,
+}
+
+/// Which projections of attention have a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bias {
+    None,
+    /// Queries, keys and values.
+    Inputs,
+    InputsAndOutput,
+}
+
+/// Which halves of a layer are normalised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Norms {
+    /// What goes into each.
+    Before,
+    /// What goes in and what comes out.
+    BeforeAndAfter,
+}
+
+/// What a norm multiplies with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NormWeights {
+    AsTheyAre,
+    /// The file has them less 1.
+    PlusOne,
+}
+
+/// Whether heads of queries and keys are normalised before they turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeadNorms {
+    None,
+    Each,
+}
+
+/// What an absent `tie_word_embeddings` means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TiedWhenAbsent {
+    Yes,
+    No,
+}
+
 impl Config {
+    /// What most families have in common; each changes what it does otherwise.
+    ///
     /// # Errors
     /// Names the key that is missing, invalid or not supported.
-    pub fn from_json(json: &Json) -> Result<Config, LoadError> {
-        architecture(json)?;
-        for key in ["attention_bias", "mlp_bias"] {
-            if json[key].as_bool() == Some(true) {
-                return Err(LoadError::Unsupported { key, value: "true".to_owned() });
-            }
-        }
-        if let Some(act) = json["hidden_act"].as_str().filter(|act| *act != "silu") {
-            return Err(LoadError::Unsupported { key: "hidden_act", value: act.to_owned() });
-        }
+    pub fn plain(json: &Json, tied: TiedWhenAbsent, theta: f64) -> Result<Config, LoadError> {
         if !json["quantization_config"].is_null() {
             let value = json["quantization_config"].to_string();
             return Err(LoadError::Unsupported { key: "quantization_config", value });
         }
         let hidden = size(json, "hidden_size")?;
-        let heads = size(json, "num_attention_heads")?;
-        let kv_heads = optional_size(json, "num_key_value_heads")?.unwrap_or(heads);
-        if !heads.is_multiple_of(kv_heads) {
-            return Err(invalid(json, "num_key_value_heads", "it does not divide num_attention_heads"));
-        }
-        let head_dim = optional_size(json, "head_dim")?.unwrap_or(hidden / heads);
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(invalid(json, "head_dim", "a head needs an even number of dimensions"));
-        }
-        let tied = json["tie_word_embeddings"].as_bool().unwrap_or(false);
+        let heads = heads(json, hidden)?;
+        let intermediate = size(json, "intermediate_size")?;
+        let context_max = optional_size(json, "max_position_embeddings")?.unwrap_or(2048);
+        let rope = rope::of_model(json, theta, Pairs::of(json, heads.head_dim)?, context_max)?;
+        let scale = 1.0 / (heads.head_dim as f32).sqrt();
+        let layer = LayerConfig {
+            rope: 0,
+            attention: Attention { scale, window: None, soft_cap: None },
+            mlp: Mlp::Dense { intermediate },
+        };
+        let tied = json["tie_word_embeddings"].as_bool().unwrap_or(tied == TiedWhenAbsent::Yes);
         Ok(Config {
             hidden,
-            intermediate: size(json, "intermediate_size")?,
-            layers: size(json, "num_hidden_layers")?,
-            heads: HeadShape { heads, kv_heads, head_dim },
+            heads,
             vocabulary: size(json, "vocab_size")?,
-            context_max: optional_size(json, "max_position_embeddings")?.unwrap_or(2048),
+            context_max: rope.context_max,
             epsilon: positive(json, "rms_norm_eps")?.unwrap_or(1e-6) as f32,
-            rope: rope(json, head_dim)?,
+            activation: Activation::Silu,
             output: if tied { OutputWeights::Tied } else { OutputWeights::Own },
-        })
-    }
-}
-
-fn architecture(json: &Json) -> Result<(), LoadError> {
-    let found = json["architectures"][0].as_str().unwrap_or_default();
-    if found == "LlamaForCausalLM" {
-        return Ok(());
-    }
-    Err(LoadError::Architecture { found: found.to_owned() })
-}
-
-/// Inverse frequencies theta^(-2i/head_dim), scaled as the model asks.
-///
-/// Source: RoFormer (Su et al. 2021); for `llama3` the `_compute_llama3_parameters` of Hugging Face transformers.
-fn rope(json: &Json, head_dim: usize) -> Result<Rope, LoadError> {
-    // Newer files keep theta beside the scaling, under another key.
-    let nested = &json["rope_parameters"];
-    let theta = match positive(json, "rope_theta")? {
-        Some(theta) => theta,
-        None => positive(nested, "rope_theta")?.unwrap_or(10_000.0),
-    };
-    let plain = (0..head_dim / 2).map(|pair| theta.powf(-2.0 * pair as f64 / head_dim as f64));
-    let scaling = if json["rope_scaling"].is_null() { nested } else { &json["rope_scaling"] };
-    let kind = scaling["rope_type"].as_str().or_else(|| scaling["type"].as_str()).unwrap_or("default");
-    let inverse_frequencies = match kind {
-        "default" => plain.map(|frequency| frequency as f32).collect(),
-        "linear" => {
-            let factor = required(scaling, "factor")?;
-            plain.map(|frequency| (frequency / factor) as f32).collect()
-        }
-        "llama3" => {
-            let scaling = Llama3::from_json(scaling)?;
-            plain.map(|frequency| scaling.apply(frequency) as f32).collect()
-        }
-        other => return Err(LoadError::Unsupported { key: "rope_type", value: other.to_owned() }),
-    };
-    Ok(Rope { inverse_frequencies })
-}
-
-struct Llama3 {
-    factor: f64,
-    low: f64,
-    high: f64,
-    context: f64,
-}
-
-impl Llama3 {
-    fn from_json(json: &Json) -> Result<Llama3, LoadError> {
-        let scaling = Llama3 {
-            factor: required(json, "factor")?,
-            low: required(json, "low_freq_factor")?,
-            high: required(json, "high_freq_factor")?,
-            context: required(json, "original_max_position_embeddings")?,
-        };
-        if scaling.high <= scaling.low {
-            return Err(invalid(json, "high_freq_factor", "it is not above low_freq_factor"));
-        }
-        Ok(scaling)
-    }
-
-    /// Long waves are divided by the factor, short ones kept, those between interpolated.
-    fn apply(&self, frequency: f64) -> f64 {
-        let wavelength = 2.0 * std::f64::consts::PI / frequency;
-        if wavelength > self.context / self.low {
-            frequency / self.factor
-        } else if wavelength < self.context / self.high {
-            frequency
-        } else {
-            let smooth = (self.context / wavelength - self.low) / (self.high - self.low);
-            (1.0 - smooth) * frequency / self.factor + smooth * frequency
-        }
-    }
-}
-
-fn size(json: &Json, key: &'static str) -> Result<usize, LoadError> {
-    optional_size(json, key)?.ok_or(LoadError::Missing { key })
-}
-
-fn optional_size(json: &Json, key: &'static str) -> Result<Option<usize>, LoadError> {
-    if json[key].is_null() {
-        return Ok(None);
-    }
-    let size = json[key].as_u64().filter(|size| (1..=SIZE_MAX).contains(size));
-    size.map(|size| Some(size as usize))
-        .ok_or_else(|| invalid(json, key, "a whole number from 1 to 16777216 is needed"))
-}
-
-fn positive(json: &Json, key: &'static str) -> Result<Option<f64>, LoadError> {
-    if json[key].is_null() {
-        return Ok(None);
-    }
-    let number = json[key].as_f64().filter(|number| *number > 0.0);
-    number.map(Some).ok_or_else(|| invalid(json, key, "a number above 0 is needed"))
-}
-
-fn required(json: &Json, key: &'static str) -> Result<f64, LoadError> {
-    positive(json, key)?.ok_or(LoadError::Missing { key })
-}
-
-fn invalid(json: &Json, key: &'static str, why: &'static str) -> LoadError {
-    LoadError::Invalid { key, value: json[key].to_string(), why }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn small() -> Json {
-        json!({
-            "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 16,
-            "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 10, "rms_norm_eps": 1e-5,
+            projections: Projections::Apart,
+            bias: Bias::None,
+            norms: Norms::Before,
+            norm_weights: NormWeights::AsTheyAre,
+            head_norms: HeadNorms::None,
+            embedding_scale: None,
+            logit_soft_cap: None,
+            ropes: vec![rope.rope],
+            layers: vec![layer; layers(json)?],
         })
     }
 
-    fn with(key: &str, value: Json) -> Json {
-        let mut json = small();
-        json[key] = value;
-        json
+    /// Gives a window to the layers that `layer_types` names, or, where the file does not list them, to those that
+    /// `sliding` takes.
+    ///
+    /// # Errors
+    /// When the list does not fit the layers or names another kind.
+    pub fn set_windows(
+        &mut self,
+        json: &Json,
+        window: Option<usize>,
+        sliding: impl Fn(usize) -> bool,
+    ) -> Result<(), LoadError> {
+        let listed = layer_types(json, self.layers.len())?;
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let slides = listed.as_ref().map_or_else(|| sliding(index), |listed| listed[index]);
+            layer.attention.window = window.filter(|_| slides);
+        }
+        Ok(())
     }
+}
 
-    #[test]
-    fn absent_keys_have_the_defaults_of_the_family() {
-        let config = Config::from_json(&small()).expect("small is well formed");
-        assert_eq!(config.heads, HeadShape { heads: 2, kv_heads: 2, head_dim: 4 });
-        assert_eq!(config.output, OutputWeights::Own);
-        // 10000^0 and 10000^(-1/2).
-        assert_eq!(config.rope.inverse_frequencies, [1.0, 0.01]);
+/// Which layers slide, where the file says so.
+pub(super) fn layer_types(json: &Json, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
+    let Some(listed) = json["layer_types"].as_array() else { return Ok(None) };
+    if listed.len() != layers {
+        return Err(invalid(json, "layer_types", "it does not name each layer"));
     }
+    let slides = |kind: &Json| match kind.as_str() {
+        Some("sliding_attention") => Ok(true),
+        Some("full_attention") => Ok(false),
+        Some(_) | None => {
+            let value = kind.to_string();
+            Err(LoadError::Unsupported { key: "layer_types", value })
+        }
+    };
+    listed.iter().map(slides).collect::<Result<_, _>>().map(Some)
+}
 
-    #[track_caller]
-    fn refused(key: &str, value: Json, message: &str) {
-        let error = Config::from_json(&with(key, value)).expect_err("it must be refused");
-        assert!(error.to_string().contains(message), "{error}");
-    }
+/// Most layers that are believed.
+const LAYERS_MAX: usize = 4096;
 
-    #[test]
-    fn what_is_not_supported_is_refused_by_name() {
-        refused("architectures", json!(["GPT2LMHeadModel"]), "\"GPT2LMHeadModel\" is not supported");
-        refused("architectures", Json::Null, "supported: LlamaForCausalLM");
-        refused("rope_scaling", json!({ "rope_type": "yarn" }), "rope_type = yarn");
-        refused("attention_bias", json!(true), "attention_bias");
-        refused("hidden_act", json!("gelu"), "hidden_act = gelu");
-        refused("quantization_config", json!({ "quant_method": "awq" }), "quantization_config");
-        refused("hidden_size", Json::Null, "lacks hidden_size");
-        refused("hidden_size", json!(-1), "hidden_size = -1");
-        refused("num_key_value_heads", json!(3), "num_key_value_heads = 3");
-        refused("head_dim", json!(3), "head_dim = 3");
-        refused("rope_theta", json!(0), "rope_theta = 0");
+fn layers(json: &Json) -> Result<usize, LoadError> {
+    let layers = size(json, "num_hidden_layers")?;
+    if layers > LAYERS_MAX {
+        return Err(invalid(json, "num_hidden_layers", "at most 4096 are believed"));
     }
+    Ok(layers)
+}
 
-    #[test]
-    fn llama3_scaling_divides_long_waves_only() {
-        let scaling = Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 8192.0 };
-        let turn = 2.0 * std::f64::consts::PI;
-        assert_eq!(scaling.apply(1.0), 1.0);
-        assert_eq!(scaling.apply(turn / 10_000.0), turn / 10_000.0 / 8.0);
-        // Wavelength 4096: smooth = (2 - 1) / 3, so 2/3 · f/8 + 1/3 · f = 5/12 · f.
-        let between = turn / 4096.0;
-        assert!((scaling.apply(between) / between - 5.0 / 12.0).abs() < 1e-12);
+fn heads(json: &Json, hidden: usize) -> Result<HeadShape, LoadError> {
+    let heads = size(json, "num_attention_heads")?;
+    let kv_heads = optional_size(json, "num_key_value_heads")?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(invalid(json, "num_key_value_heads", "it does not divide num_attention_heads"));
     }
-
-    #[test]
-    fn linear_scaling_and_nested_theta_are_read() {
-        let config = Config::from_json(&with("rope_scaling", json!({ "type": "linear", "factor": 2.0 })));
-        assert_eq!(config.expect("well formed").rope.inverse_frequencies, [0.5, 0.005]);
-        let nested = json!({ "rope_theta": 100.0, "rope_type": "default" });
-        let config = Config::from_json(&with("rope_parameters", nested)).expect("well formed");
-        assert_eq!(config.rope.inverse_frequencies, [1.0, 0.1]);
+    let head_dim = optional_size(json, "head_dim")?.unwrap_or(hidden / heads);
+    if head_dim == 0 || !head_dim.is_multiple_of(2) {
+        return Err(invalid(json, "head_dim", "a head needs an even number of dimensions"));
     }
+    Ok(HeadShape { heads, kv_heads, head_dim })
 }

@@ -4,7 +4,12 @@
 //! scheduling, sampling.
 
 mod config;
-mod llama;
+mod decoder;
+mod family;
+mod json;
+mod layer;
+mod mlp;
+mod rope;
 mod weights;
 
 use pitot_kernels::{Device, DeviceError};
@@ -14,7 +19,7 @@ use thiserror::Error;
 use crate::chat::{ChatError, ChatTemplate};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-pub use llama::ModelRunner;
+pub use decoder::ModelRunner;
 
 /// The files of a model folder, read or mapped by the caller.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +48,8 @@ pub struct GenerationDefaults {
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
     pub top_k: Option<u32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
 }
 
 /// A model ready to run.
@@ -60,8 +67,8 @@ pub struct Loaded<D: Device> {
 pub enum LoadError {
     #[error("{file} is not well formed: {error}")]
     Json { file: &'static str, error: serde_json::Error },
-    #[error("architecture {found:?} is not supported; supported: LlamaForCausalLM")]
-    Architecture { found: String },
+    #[error("architecture {found:?} is not supported; supported: {supported}")]
+    Architecture { found: String, supported: String },
     #[error("config.json has {key} = {value}, which is not supported")]
     Unsupported { key: &'static str, value: String },
     #[error("config.json lacks {key}")]
@@ -89,8 +96,8 @@ pub enum LoadError {
 /// # Errors
 /// When a file is not well formed, the model is of a kind that is not supported, or the device has no room.
 pub fn load<D: Device>(files: &ModelFiles<'_>, device: D) -> Result<Loaded<D>, LoadError> {
-    let config_json = json("config.json", files.config)?;
-    let config = config::Config::from_json(&config_json)?;
+    let config_json = parse("config.json", files.config)?;
+    let config = family::config(&config_json)?;
     let generation_json = optional_json("generation_config.json", files.generation_config)?;
     let tokenizer_json = optional_json("tokenizer_config.json", files.tokenizer_config)?;
     let specials_json = optional_json("special_tokens_map.json", files.special_tokens_map)?;
@@ -103,12 +110,12 @@ pub fn load<D: Device>(files: &ModelFiles<'_>, device: D) -> Result<Loaded<D>, L
     Ok(Loaded { runner, tokenizer, chat, generation, add_bos })
 }
 
-fn json(file: &'static str, bytes: &[u8]) -> Result<Json, LoadError> {
+fn parse(file: &'static str, bytes: &[u8]) -> Result<Json, LoadError> {
     serde_json::from_slice(bytes).map_err(|error| LoadError::Json { file, error })
 }
 
 fn optional_json(file: &'static str, bytes: Option<&[u8]>) -> Result<Json, LoadError> {
-    bytes.map_or(Ok(Json::Null), |bytes| json(file, bytes))
+    bytes.map_or(Ok(Json::Null), |bytes| parse(file, bytes))
 }
 
 fn generation_defaults(generation: &Json, config: &Json) -> GenerationDefaults {
@@ -121,6 +128,8 @@ fn generation_defaults(generation: &Json, config: &Json) -> GenerationDefaults {
         eos_token_ids,
         temperature: number("temperature"),
         top_p: number("top_p"),
+        min_p: number("min_p"),
+        repetition_penalty: number("repetition_penalty"),
         // Model folders write "no limit" as 0.
         top_k: generation["top_k"].as_u64().and_then(|k| u32::try_from(k).ok()).filter(|k| *k > 0),
     }
@@ -149,10 +158,16 @@ mod tests {
 
     #[test]
     fn recommended_sampling_is_read() {
-        let found =
-            generation_defaults(&json!({ "temperature": 0.5, "top_p": 0.75, "top_k": 0 }), &Json::Null);
-        let expected =
-            GenerationDefaults { temperature: Some(0.5), top_p: Some(0.75), ..GenerationDefaults::default() };
-        assert_eq!(found, expected);
+        let file = json!({
+            "temperature": 0.5, "top_p": 0.75, "top_k": 0, "min_p": 0.25, "repetition_penalty": 1.5,
+        });
+        let expected = GenerationDefaults {
+            temperature: Some(0.5),
+            top_p: Some(0.75),
+            min_p: Some(0.25),
+            repetition_penalty: Some(1.5),
+            ..GenerationDefaults::default()
+        };
+        assert_eq!(generation_defaults(&file, &Json::Null), expected);
     }
 }

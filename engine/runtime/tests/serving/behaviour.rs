@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use pitot_runtime::testing::{TOY_END, TOY_THINK_END};
 use pitot_runtime::{
     Command, EngineOptions, Finish, OutputSplit, Part, Refusal, Sampling, SequenceId, Stamps, StopCause,
+    StopText,
 };
 
 use crate::drive::{Answer, Clock, TICK, engine, finish, greedy, options, request};
@@ -121,6 +122,67 @@ fn log_probabilities_are_of_the_whole_vocabulary() {
 }
 
 #[test]
+fn a_stop_string_is_kept_when_it_is_asked_for() {
+    let stop = |stop: &str, stop_text| Sampling { stop: vec![stop.to_owned()], stop_text, ..greedy() };
+    check("one, two", stop("wo", StopText::Cut), "one, t", 8, text_stop("wo"));
+    check("one, two", stop("wo", StopText::Kept), "one, two", 8, text_stop("wo"));
+    check("hello", stop("x", StopText::Kept), "hello", 6, END_TOKEN);
+}
+
+#[test]
+fn penalties_and_bias_change_what_is_likeliest() {
+    // After "ab" comes h, then (293 + 3·104) mod 26 = 7, an h again; each later letter loses a quarter of a logit.
+    check_letters(greedy(), "hh");
+    // One h in the output costs 0.375: i at -0.25 is likelier.
+    check_letters(Sampling { presence_penalty: 0.375, ..greedy() }, "hi");
+    check_letters(Sampling { frequency_penalty: 0.375, ..greedy() }, "hi");
+    // j is at -0.5 first; after "abj", (293 + 3·106) mod 26 = 13, it is too far behind the n.
+    check_letters(Sampling { logit_bias: vec![(u32::from(b'j'), 0.75)], ..greedy() }, "jn");
+    // The likeliest logit is 0, which no repetition penalty changes.
+    check_letters(Sampling { repetition_penalty: 2.0, ..greedy() }, "hh");
+}
+
+/// The first two letters after "ab".
+#[track_caller]
+fn check_letters(sampling: Sampling, expected: &str) {
+    assert_eq!(answer("ab", Sampling { max_tokens: 2, ..sampling }, options()).content, expected);
+}
+
+#[test]
+fn a_prompt_is_scored_from_its_second_token() {
+    // After "a" comes t, after "ab" h: the b is 8 letters behind t (round the alphabet), the h the likeliest.
+    let sampling = Sampling { prompt_logprobs: Some(1), max_tokens: 1, ..greedy() };
+    let sum: f32 = (0..26).map(|k| (-0.25 * k as f32).exp()).sum();
+    for batch_tokens_max in [512, 2, 1] {
+        let options = EngineOptions { batch_tokens_max, sequences_max: 1, ..options() };
+        let answer = answer("abh", sampling.clone(), options);
+        let found: Vec<f32> = answer.prompt_logprobs.iter().map(|scored| scored.logprob + sum.ln()).collect();
+        assert!(found.len() == 2 && (found[0] + 2.0).abs() < 1e-5 && found[1].abs() < 1e-5, "{found:?}");
+        let top: Vec<u32> = answer.prompt_logprobs.iter().map(|scored| scored.top[0].0).collect();
+        assert_eq!(top, [u32::from(b't'), u32::from(b'h')]);
+        assert_eq!(answer.tokens.len(), 1);
+    }
+}
+
+#[test]
+fn a_scored_prompt_takes_nothing_from_the_cache_and_little_of_a_step() {
+    let (mut engine, mut clock, mut answers) = (engine(options()), Clock::default(), BTreeMap::new());
+    let prompt = "x".repeat(200);
+    for (id, prompt_logprobs) in [(1, None), (2, Some(0)), (3, None)] {
+        let sampling = Sampling { prompt_logprobs, max_tokens: 1, ..greedy() };
+        engine.apply(Command::Add(request(id, &prompt, sampling)), clock.read()).unwrap();
+        let before = clock.read();
+        finish(&mut engine, &mut clock, &mut answers);
+        // A step reads the clock twice, the last one's end being the last reading; 64 rows a step are scored.
+        let steps = (clock.read() - before) / (2 * TICK);
+        let end = answers[&SequenceId(id)].end();
+        let expected = if id == 2 { (4, 0) } else { (1, if id == 1 { 0 } else { 196 }) };
+        assert_eq!((steps, end.usage.tokens_cached), expected, "sequence {id}");
+    }
+    assert_eq!(answers[&SequenceId(2)].prompt_logprobs.len(), 199);
+}
+
+#[test]
 fn a_prompt_in_chunks_keeps_its_first_schedule() {
     // 10 tokens of prompt in steps of 4: the first token comes with the third step.
     let answer = answer(
@@ -182,6 +244,9 @@ fn what_cannot_run_is_refused() {
     assert_eq!(refuse(Command::Add(unknown)), Refusal::UnknownToken { token: 261, vocabulary: 261 });
     let none = Sampling { max_tokens: 0, ..greedy() };
     assert_eq!(refuse(add(1, "a", none)).to_string(), "max_tokens must be at least 1, got 0");
+    let biased = Sampling { logit_bias: vec![(261, 1.0)], ..greedy() };
+    let message = "logit_bias must be of tokens in the vocabulary, got 261";
+    assert_eq!(refuse(add(1, "a", biased)).to_string(), message);
     engine.apply(add(1, "a", greedy()), 0).unwrap();
     assert_eq!(engine.apply(add(1, "a", greedy()), 0), Err(Refusal::DuplicateId { id: SequenceId(1) }));
     engine.apply(add(2, "a", greedy()), 0).unwrap();

@@ -29,6 +29,7 @@ impl Clock {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
     pub tokens: Vec<u32>,
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     pub logprobs: Vec<TokenLogprobs>,
     pub reasoning: String,
     pub content: String,
@@ -76,19 +77,24 @@ pub fn greedy() -> Sampling {
 }
 
 pub fn request(id: u64, prompt: &str, sampling: Sampling) -> Request {
-    Request { id: SequenceId(id), prompt: toy_tokenizer().encode(prompt).unwrap(), sampling }
+    Request::new(SequenceId(id), toy_tokenizer().encode(prompt).unwrap(), sampling)
 }
 
 /// Files outputs under their sequences. A sequence that goes on after its end is a failure.
 pub fn gather(outputs: Vec<Output>, answers: &mut BTreeMap<SequenceId, Answer>) {
     for output in outputs {
         match output {
-            Output::Token { id, token, text, channel, logprobs } => {
+            Output::Token { id, token, at: _, text, channel, logprobs } => {
                 let answer = answers.entry(id).or_default();
                 assert_eq!(answer.end, None, "{id:?} goes on after its end");
                 answer.tokens.push(token);
                 answer.logprobs.extend(logprobs);
                 answer.write(channel, &text);
+            }
+            Output::Prompt { id, logprobs } => {
+                let answer = answers.entry(id).or_default();
+                assert!(answer.tokens.is_empty() && answer.end.is_none(), "{id:?}: the prompt comes first");
+                answer.prompt_logprobs.extend(logprobs);
             }
             Output::Finished { id, text, channel, finish, stamps, usage, split, preemptions } => {
                 let answer = answers.entry(id).or_default();

@@ -7,4 +7,6 @@
 
 mod behaviour;
 mod drive;
+mod fairness;
+mod prefix;
 mod simulation;

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use pitot_runtime::testing::{TOY_END, toy_next};
-use pitot_runtime::{Command, Engine, EngineOptions, Finish, Refusal, Request, Sampling, SequenceId};
+use pitot_runtime::testing::toy_next;
+use pitot_runtime::{Command, Engine, EngineOptions, Finish, Refusal, Request, Sampling, SequenceId, Usage};
 
 use crate::drive::{Answer, Clock, engine, finish, gather, options, request};
 
@@ -33,18 +33,33 @@ fn any_request(id: u64, prompt_max: u64, dice: &mut Dice) -> Request {
         0 | 1 => 1 + dice.below(prompt_max - 4),
         _ => 1 + dice.below(8),
     };
-    let letters: String = (0..length).map(|_| char::from(b'a' + dice.below(26) as u8)).collect();
+    // Half of the prompts begin like others, up to some point.
+    let theme = dice.below(8);
+    let shared = if theme < 4 { dice.below(length + 1) } else { 0 };
+    let letter = |place: u64| char::from(b'a' + (place * (theme + 1) % 26) as u8);
+    let own = |_| char::from(b'a' + dice.below(26) as u8);
+    let letters: String = (0..shared).map(letter).chain((shared..length).map(own)).collect();
     let prompt = if dice.one_in(3) { format!("<|say|>{letters}<|end|>") } else { letters };
     let sampling = Sampling {
         temperature: [0.0, 0.0, 0.7, 1.5][dice.below(4) as usize],
         top_k: dice.one_in(3).then(|| 1 + dice.below(10) as u32),
         top_p: [1.0, 0.8][dice.below(2) as usize],
         seed: dice.one_in(2).then(|| dice.below(1000)),
+        typical_p: [1.0, 1.0, 0.9][dice.below(3) as usize],
+        repetition_penalty: [1.0, 1.0, 1.2][dice.below(3) as usize],
+        presence_penalty: [0.0, 0.0, 0.5][dice.below(3) as usize],
+        frequency_penalty: [0.0, 0.0, 0.25][dice.below(3) as usize],
+        logit_bias: if dice.one_in(6) { vec![(97, 1.5), (98, -1.0)] } else { Vec::new() },
+        prompt_logprobs: dice.one_in(8).then_some(1),
         stop: if dice.one_in(3) { vec!["ab".to_owned(), "x".to_owned()] } else { Vec::new() },
         max_tokens: 1 + dice.below(24) as u32,
         ..Sampling::default()
     };
-    request(id, &prompt, sampling)
+    Request {
+        priority: [0, 0, 0, -1, 3][dice.below(5) as usize],
+        cache_salt: dice.one_in(8).then(|| "salt".to_owned()),
+        ..request(id, &prompt, sampling)
+    }
 }
 
 /// What the request gets from an engine with room for all, and for itself.
@@ -66,6 +81,7 @@ struct Tally {
     refused: usize,
     preempted: usize,
     shared_steps: usize,
+    cached: u64,
 }
 
 struct Simulation {
@@ -123,11 +139,23 @@ impl Simulation {
             assert_eq!(answer.tokens, expected.tokens, "{request:?}");
             assert_eq!(answer.content, expected.content, "{request:?}");
             assert_eq!(end.finish, expected.end().finish, "{request:?}");
-            assert_eq!(end.usage, expected.end().usage);
+            // Alone it finds nothing in the cache, and gets the same.
+            assert_eq!(Usage { tokens_cached: 0, ..end.usage }, expected.end().usage);
+            assert!(end.usage.tokens_cached < end.usage.tokens_prompt);
+            self.tally.cached += u64::from(end.usage.tokens_cached);
             assert!(end.stamps.queued < end.stamps.scheduled);
             assert!(end.stamps.scheduled < end.stamps.first && end.stamps.first <= end.stamps.last);
         }
-        if request.sampling.temperature == 0.0 {
+        assert!(expected.prompt_logprobs.starts_with(&answer.prompt_logprobs), "{request:?}");
+        let scored = expected.prompt_logprobs.len();
+        assert_eq!(scored, request.sampling.prompt_logprobs.map_or(0, |_| request.prompt.len() - 1));
+        assert!(answer.tokens.is_empty() || answer.prompt_logprobs.len() == scored);
+        let changed = Sampling { temperature: 0.0, ..request.sampling.clone() };
+        let plain = changed.repetition_penalty == 1.0
+            && changed.presence_penalty == 0.0
+            && changed.frequency_penalty == 0.0
+            && changed.logit_bias.is_empty();
+        if request.sampling.temperature == 0.0 && plain {
             let mut context = request.prompt.clone();
             for token in &answer.tokens {
                 assert_eq!(*token, toy_next(&context), "{request:?}");
@@ -164,7 +192,9 @@ fn simulate(seed: u64, requests: u64, options: EngineOptions) -> Tally {
         assert!(steps < requests * 1000, "the engine goes on for ever");
     }
     assert!(simulation.alive.is_empty(), "each request has ended");
-    assert_eq!(simulation.engine.state().blocks_used, 0);
+    let state = simulation.engine.state();
+    assert_eq!(state.blocks_used, 0, "no reference is lost");
+    assert!(state.blocks_kept <= state.blocks_total);
     let Tally { finished, aborted, refused, .. } = simulation.tally;
     assert_eq!((finished + aborted + refused) as u64, requests, "each request ended or was refused, once");
     simulation.tally
@@ -181,12 +211,11 @@ fn in_a_tiny_cache_each_gets_what_it_gets_alone() {
         sequences_max: 12,
         waiting_max: 8,
         context_max: Some(240),
-        eos_token_ids: vec![TOY_END],
-        seed: SEED,
+        ..options()
     };
-    let tally = simulate(1, 3000, options);
+    let tally = simulate(1, 5000, options);
     assert!(tally.preempted > 30 && tally.aborted > 50 && tally.refused > 10, "{tally:?}");
-    assert!(tally.shared_steps > 500, "{tally:?}");
+    assert!(tally.shared_steps > 500 && tally.cached > 500, "{tally:?}");
 }
 
 #[test]

@@ -167,6 +167,7 @@ fn a_prompt_that_opens_reasoning_is_continued_in_it() {
         for output in engine.step(&mut || 1) {
             match output {
                 Output::Token { channel, .. } => channels.push(channel),
+                Output::Prompt { .. } => {}
                 Output::Finished { split, .. } => assert_eq!(split.reasoning.tokens, 3),
             }
         }

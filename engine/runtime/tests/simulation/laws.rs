@@ -84,6 +84,7 @@ fn a_preempted_sequence_goes_on_before_those_that_wait() {
                 Output::Token { id, .. } => {
                     assert!(id.0 < 3 || done.contains_key(&1), "the third overtook the preempted one");
                 }
+                Output::Prompt { .. } => {}
                 Output::Finished { id, preemptions, .. } => {
                     done.insert(id.0, preemptions);
                 }

@@ -47,7 +47,7 @@ fn engine(runner: ToyRunner, options: EngineOptions) -> Engine {
 }
 
 fn request(id: u64, prompt: &str, sampling: Sampling) -> Request {
-    Request { id: SequenceId(id), prompt: toy_tokenizer().encode(prompt).expect("text encodes"), sampling }
+    Request::new(SequenceId(id), toy_tokenizer().encode(prompt).expect("text encodes"), sampling)
 }
 
 fn greedy(max_tokens: u32) -> Sampling {
@@ -74,6 +74,7 @@ fn record(lives: &mut BTreeMap<u64, Life>, outputs: Vec<Output>) {
                 life.tokens.push(token);
                 life.text.push_str(&text);
             }
+            Output::Prompt { id, .. } => panic!("sequence {} did not ask for its prompt's scores", id.0),
             Output::Finished { id, text, finish, stamps, usage, split, preemptions, channel: _ } => {
                 let life = lives.entry(id.0).or_default();
                 assert_eq!(life.finish, None, "sequence {} ended twice", id.0);

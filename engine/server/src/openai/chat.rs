@@ -6,7 +6,7 @@ use pitot_runtime::{Channel, Finish, LOGPROBS_MAX};
 use serde_json::{Map, Value, json};
 
 use super::common::{
-    Asked, Endpoint, Named, Prepared, Scored, Served, asked, finish_reason, prepare, stop_reason,
+    Asked, Chance, Endpoint, Named, Prepared, Scored, Served, asked, finish_reason, prepare, stop_reason,
 };
 use super::error::ApiError;
 use super::fields::Fields;
@@ -158,8 +158,12 @@ fn logprobs_json(scored: &[Scored]) -> Value {
     let entry =
         |token: &str, logprob: f32| json!({ "token": token, "logprob": logprob, "bytes": token.as_bytes() });
     let content = scored.iter().map(|scored| {
-        let mut value = entry(&scored.token, scored.logprob);
-        value["top_logprobs"] = scored.top.iter().map(|(token, logprob)| entry(token, *logprob)).collect();
+        let (logprob, top) = match &scored.chance {
+            Some(Chance { logprob, top }) => (*logprob, top.as_slice()),
+            None => (0.0, [].as_slice()),
+        };
+        let mut value = entry(&scored.token, logprob);
+        value["top_logprobs"] = top.iter().map(|(token, logprob)| entry(token, *logprob)).collect();
         value
     });
     json!({ "content": content.collect::<Vec<Value>>() })

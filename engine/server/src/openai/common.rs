@@ -5,19 +5,23 @@
 use std::sync::Arc;
 
 use pitot_runtime::{
-    ChatTemplate, Finish, GenerationDefaults, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX, Sampling, Stamps,
-    StopCause, TokenLogprobs, Tokenizer, Usage as Tokens,
+    ChatTemplate, Finish, GenerationDefaults, Sampling, Stamps, StopCause, TokenLogprobs, Tokenizer,
+    Usage as Tokens,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::fields::{Fields, token_ids};
+use super::fields::Fields;
+use super::refused::refuse_what_is_not_done;
+use super::sampling;
 use crate::clock::milliseconds;
 use crate::engine_thread::{Job, Wanted};
 
 /// Most choices of a request.
 pub const CHOICES_MAX: u32 = 128;
+/// Longest cache salt.
+const CACHE_SALT_BYTES_MAX: usize = 1024;
 /// Bytes of text that a token stands for at most, as a bound on what is tokenised; real tokens have some ten.
 const TOKEN_BYTES_MAX: usize = 512;
 /// Stands for the log-probability of what cannot be, since JSON has no infinity.
@@ -96,9 +100,29 @@ pub struct Reply {
     pub created: u64,
     pub model: String,
     pub sequences: usize,
+    /// Sequences of each prompt, side by side.
+    pub choices: usize,
     /// Prompt tokens; a prompt with several choices counts once.
     pub tokens_prompt: u32,
     pub per_request_metrics: bool,
+    pub echo: Echo,
+}
+
+/// What an answer shows of its prompts.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Echo {
+    Nothing,
+    /// The prompts, in order, before what was generated.
+    Before(Vec<Prompt>),
+    /// The prompts, and nothing of what was generated.
+    Alone(Vec<Prompt>),
+}
+
+/// A prompt as it is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt {
+    pub text: String,
+    pub tokens: Vec<u32>,
 }
 
 /// What stands in every request beside its prompt.
@@ -108,6 +132,9 @@ pub struct Asked {
     pub max_tokens: Option<u32>,
     pub choices: u32,
     pub delivery: Delivery,
+    /// The lower number goes first.
+    pub priority: i32,
+    pub cache_salt: Option<String>,
 }
 
 /// Checks the model's name and reads the common fields.
@@ -120,75 +147,33 @@ pub fn asked(fields: &Fields, served: &Served) -> Result<Asked, ApiError> {
     {
         return Err(ApiError::unknown_model(model));
     }
-    let is_zero = |value: &Value| value.as_f64() == Some(0.0);
-    fields.unsupported("presence_penalty", is_zero)?;
-    fields.unsupported("frequency_penalty", is_zero)?;
-    fields.unsupported("repetition_penalty", |value| value.as_f64() == Some(1.0))?;
-    fields.unsupported("logit_bias", |value| value.as_object().is_some_and(serde_json::Map::is_empty))?;
-    fields.unsupported("response_format", |value| value["type"] == "text")?;
+    refuse_what_is_not_done(fields)?;
     let choices = fields.count("n", 1..=CHOICES_MAX)?.unwrap_or(1);
     if let Some(best_of) = fields.count("best_of", 1..=CHOICES_MAX)?.filter(|best_of| *best_of != choices) {
         return Err(ApiError::field("best_of", format!("`best_of` = {best_of} must be the same as `n`")));
     }
     Ok(Asked {
-        sampling: sampling(fields, &served.generation)?,
+        sampling: sampling::read(fields, &served.generation)?,
         max_tokens: max_tokens(fields)?,
         choices,
         delivery: delivery(fields, served)?,
+        priority: priority(fields)?,
+        cache_salt: cache_salt(fields)?,
     })
 }
 
-fn sampling(fields: &Fields, generation: &GenerationDefaults) -> Result<Sampling, ApiError> {
-    let plain = Sampling::default();
-    let number = |name, range, default: f32| Ok(fields.number(name, range)?.map_or(default, |n| n as f32));
-    let top_p = number("top_p", 0.0..=1.0, generation.top_p.unwrap_or(plain.top_p))?;
-    if fields.get("top_p").is_some() && top_p == 0.0 {
-        return Err(ApiError::field("top_p", "`top_p` must be over 0"));
+fn priority(fields: &Fields) -> Result<i32, ApiError> {
+    let priority = fields.integer("priority", i64::from(i32::MIN)..=i64::from(i32::MAX))?.unwrap_or(0);
+    Ok(i32::try_from(priority).expect("the range was checked"))
+}
+
+fn cache_salt(fields: &Fields) -> Result<Option<String>, ApiError> {
+    let Some(salt) = fields.text("cache_salt")? else { return Ok(None) };
+    if !(1..=CACHE_SALT_BYTES_MAX).contains(&salt.len()) {
+        let message = format!("`cache_salt` must have 1 to {CACHE_SALT_BYTES_MAX} bytes");
+        return Err(ApiError::field("cache_salt", message));
     }
-    let top_k = match fields.integer("top_k", -1..=i64::from(u32::MAX))? {
-        // Both are written for "all".
-        Some(-1 | 0) => None,
-        Some(top_k) => u32::try_from(top_k).ok(),
-        None => generation.top_k.filter(|top_k| *top_k > 0),
-    };
-    let stop_token_ids = match fields.get("stop_token_ids") {
-        None => Vec::new(),
-        Some(value) => token_ids(value).filter(|ids| ids.len() <= STOP_TOKENS_MAX).ok_or_else(|| {
-            let message = format!("`stop_token_ids` must be a list of up to {STOP_TOKENS_MAX} token ids");
-            ApiError::field("stop_token_ids", message)
-        })?,
-    };
-    Ok(Sampling {
-        temperature: number("temperature", 0.0..=2.0, generation.temperature.unwrap_or(plain.temperature))?,
-        top_k,
-        top_p,
-        min_p: number("min_p", 0.0..=1.0, plain.min_p)?,
-        seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned),
-        stop: stops(fields)?,
-        stop_token_ids,
-        max_tokens: plain.max_tokens,
-        min_tokens: fields.count("min_tokens", 0..=u32::MAX)?.unwrap_or(plain.min_tokens),
-        ignore_eos: fields.is_on("ignore_eos")?,
-        logprobs: None,
-    })
-}
-
-fn stops(fields: &Fields) -> Result<Vec<String>, ApiError> {
-    let text = |value: &Value| {
-        let text = value.as_str().filter(|text| (1..=STOP_BYTES_MAX).contains(&text.len()))?;
-        Some(text.to_owned())
-    };
-    let stops = match fields.get("stop") {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(values)) if values.len() <= STOPS_MAX => values.iter().map(text).collect(),
-        Some(value) => text(value).map(|stop| vec![stop]),
-    };
-    stops.ok_or_else(|| {
-        let message = format!(
-            "`stop` must be a string or up to {STOPS_MAX} strings, each of 1 to {STOP_BYTES_MAX} bytes"
-        );
-        ApiError::field("stop", message)
-    })
+    Ok(Some(salt.to_owned()))
 }
 
 fn max_tokens(fields: &Fields) -> Result<Option<u32>, ApiError> {
@@ -244,7 +229,11 @@ pub fn prepare(
     let job = Job {
         request_id: request.gateway_id.clone(),
         sequences: all.map(|(prompt, choice)| wanted(prompt, choice)).collect(),
+        choices,
         tokens_prompt,
+        arrived_ns: request.arrived_ns,
+        priority: asked.priority,
+        cache_salt: asked.cache_salt.clone(),
     };
     let reply = Reply {
         endpoint,
@@ -253,8 +242,10 @@ pub fn prepare(
         created: request.created,
         model: served.names.first().cloned().unwrap_or_default(),
         sequences,
+        choices,
         tokens_prompt,
         per_request_metrics: served.per_request_metrics && sequences == 1,
+        echo: Echo::Nothing,
     };
     Ok(Prepared { job, reply })
 }
@@ -268,6 +259,8 @@ pub struct Named {
     pub created: u64,
     /// On the control channel.
     pub gateway_id: Option<String>,
+    /// When its head was read, by CLOCK_MONOTONIC.
+    pub arrived_ns: u64,
 }
 
 /// `usage`.
@@ -320,10 +313,13 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds the end of a sequence.
-    pub fn add(&mut self, stamps: Stamps, tokens: Tokens) {
+    /// Adds the end of a sequence; `choice` is its place among the choices of its prompt, which counts once, with
+    /// what the first choice found in the cache.
+    pub fn add(&mut self, choice: usize, stamps: Stamps, tokens: Tokens) {
         self.tokens_output = self.tokens_output.saturating_add(tokens.tokens_output);
-        self.tokens_cached = self.tokens_cached.saturating_add(tokens.tokens_cached);
+        if choice == 0 {
+            self.tokens_cached = self.tokens_cached.saturating_add(tokens.tokens_cached);
+        }
         self.stamps = stamps;
         self.ended += 1;
     }
@@ -406,6 +402,13 @@ pub fn stop_reason(finish: &Finish) -> Value {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
     pub token: String,
+    /// None for the first token of an echoed prompt, which follows nothing.
+    pub chance: Option<Chance>,
+}
+
+/// A token's log-probability and those of the likeliest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chance {
     pub logprob: f32,
     pub top: Vec<(String, f32)>,
 }
@@ -413,7 +416,13 @@ pub struct Scored {
 impl Scored {
     pub fn of(tokenizer: &Tokenizer, token: u32, logprobs: &TokenLogprobs) -> Scored {
         let top = logprobs.top.iter().map(|(id, logprob)| (tokenizer.token_text(*id), finite(*logprob)));
-        Scored { token: tokenizer.token_text(token), logprob: finite(logprobs.logprob), top: top.collect() }
+        let chance = Chance { logprob: finite(logprobs.logprob), top: top.collect() };
+        Scored { token: tokenizer.token_text(token), chance: Some(chance) }
+    }
+
+    /// The first token of a prompt.
+    pub fn first(tokenizer: &Tokenizer, token: u32) -> Scored {
+        Scored { token: tokenizer.token_text(token), chance: None }
     }
 }
 

@@ -44,6 +44,12 @@ impl Fields {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
+    /// All fields but one.
+    pub fn without(&self, name: &str) -> Fields {
+        let others = self.0.iter().filter(|(other, _)| *other != name);
+        Fields(others.map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+
     /// All fields.
     pub fn into_map(self) -> Map<String, Value> {
         self.0

@@ -7,3 +7,5 @@ pub mod common;
 pub mod completions;
 pub mod error;
 pub mod fields;
+pub mod refused;
+pub mod sampling;

@@ -141,6 +141,72 @@ fn stops_and_log_probabilities() {
     assert_eq!(body["choices"][0]["logprobs"]["text_offset"], json!([0, 1, 2]));
 }
 
+/// Text and log-probabilities of a completion of "abc", with these fields.
+#[track_caller]
+fn completed(toy: &Started, more: Value) -> (String, Value, Value) {
+    let body = toy.complete(more).json();
+    let choice = &body["choices"][0];
+    let text = choice["text"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned();
+    (text, choice["logprobs"].clone(), body["usage"]["completion_tokens"].clone())
+}
+
+#[test]
+fn a_prompt_is_echoed_with_its_log_probabilities() {
+    let toy = endless();
+    let said = greedy("abc", 2);
+    let plain = json!({ "temperature": 0, "max_tokens": 2, "echo": true });
+    assert_eq!(completed(&toy, plain.clone()), (format!("abc{said}"), Value::Null, json!(2)));
+    let mut scored = plain.clone();
+    scored["logprobs"] = json!(1);
+    let (text, logprobs, _) = completed(&toy, scored.clone());
+    let letters: Vec<String> = text.chars().map(String::from).collect();
+    assert_eq!(logprobs["tokens"], json!(letters));
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3, 4]));
+    assert_eq!((&logprobs["token_logprobs"][0], &logprobs["top_logprobs"][0]), (&Value::Null, &Value::Null));
+    // After "a" the toy finds t likeliest, 8 letters before b; after "ab" h, 21 before c.
+    let sum: f64 = (0..26).map(|k| (-0.25 * f64::from(k)).exp()).sum();
+    for (place, behind) in [(1, 8.0), (2, 21.0), (3, 0.0), (4, 0.0)] {
+        let found = logprobs["token_logprobs"][place].as_f64().unwrap();
+        assert!((found + 0.25 * behind + sum.ln()).abs() < 1e-4, "token {place}: {logprobs}");
+    }
+    assert!(logprobs["top_logprobs"][1].get("t").is_some(), "{logprobs}");
+    // Nothing but the prompt: one token is drawn for it, and not shown.
+    scored["max_tokens"] = json!(0);
+    let (text, logprobs, tokens) = completed(&toy, scored);
+    assert_eq!((text.as_str(), logprobs["tokens"].as_array().unwrap().len(), tokens), ("abc", 3, json!(1)));
+    let ids = json!({ "prompt": [97, 98, 99], "temperature": 0, "max_tokens": 2, "echo": true, "n": 2 });
+    let body = toy.complete(ids).json();
+    assert_eq!(body["choices"][1]["text"], format!("abc{said}"));
+    let mut stream = plain;
+    stream["stream"] = json!(true);
+    let events = toy.complete(stream).events();
+    let texts: Vec<&str> = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["text"].as_str())
+        .filter(|t| !t.is_empty())
+        .collect();
+    assert_eq!(texts, [&format!("abc{}", &said[..1]), &said[1..]]);
+}
+
+#[test]
+fn penalties_and_bias_reach_the_model() {
+    let toy = endless();
+    let letters = |more: Value| {
+        let mut asked = json!({ "prompt": "ab", "temperature": 0, "max_tokens": 2 });
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        completed(&toy, asked).0
+    };
+    // After "ab" and after "abh" the toy finds h likeliest, then i, a quarter of a logit behind.
+    assert_eq!(letters(json!({})), "hh");
+    assert_eq!(letters(json!({ "presence_penalty": 0.375 })), "hi");
+    assert_eq!(letters(json!({ "frequency_penalty": 0.375 })), "hi");
+    assert_eq!(letters(json!({ "repetition_penalty": 1.5 })), "hh", "a logit of 0 stays 0");
+    assert_eq!(letters(json!({ "logit_bias": { "104": -1 }, "max_tokens": 1 })), "i");
+    assert_eq!(letters(json!({ "typical_p": 0.5, "stop": "hh", "include_stop_str_in_output": true })), "hh");
+    assert_eq!(letters(json!({ "stop": "hh" })), "");
+    assert_eq!(letters(json!({ "stop_token_ids": [104] })), "");
+}
+
 #[test]
 fn models_and_health() {
     let toy = toy();
@@ -191,9 +257,23 @@ fn errors_say_what_is_wrong() {
         (json!({ "stop": [""] }), 400, "stop", none.clone()),
         (json!({ "stream": "yes" }), 400, "stream", none.clone()),
         (json!({ "stream_options": {} }), 400, "stream_options", none.clone()),
-        (json!({ "logit_bias": { "1": 2 } }), 400, "logit_bias", none.clone()),
+        (json!({ "logit_bias": { "1": 101 } }), 400, "logit_bias", none.clone()),
+        (json!({ "logit_bias": { "a": 1 } }), 400, "logit_bias", none.clone()),
+        (json!({ "logit_bias": { "261": 1 } }), 400, "logit_bias", none.clone()),
+        (json!({ "logit_bias": [] }), 400, "logit_bias", none.clone()),
+        (json!({ "presence_penalty": 2.5 }), 400, "presence_penalty", none.clone()),
+        (json!({ "frequency_penalty": "no" }), 400, "frequency_penalty", none.clone()),
+        (json!({ "repetition_penalty": 0 }), 400, "repetition_penalty", none.clone()),
+        (json!({ "typical_p": 0 }), 400, "typical_p", none.clone()),
+        (json!({ "include_stop_str_in_output": 1 }), 400, "include_stop_str_in_output", none.clone()),
+        (json!({ "guided_json": {} }), 400, "guided_json", none.clone()),
+        (json!({ "use_beam_search": true }), 400, "use_beam_search", none.clone()),
         (json!({ "response_format": { "type": "json_object" } }), 400, "response_format", none.clone()),
         (json!({ "top_logprobs": 2 }), 400, "top_logprobs", none.clone()),
+        (json!({ "priority": "high" }), 400, "priority", none.clone()),
+        (json!({ "priority": 1.5 }), 400, "priority", none.clone()),
+        (json!({ "cache_salt": "" }), 400, "cache_salt", none.clone()),
+        (json!({ "cache_salt": 7 }), 400, "cache_salt", none.clone()),
     ];
     for (more, status, param, code) in bodies {
         check(&toy, "POST", chat, &crate::harness::chat_body(more), status, json!(param), code);

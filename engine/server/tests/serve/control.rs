@@ -63,11 +63,36 @@ fn stamps_are_there_before_the_end_of_the_answer() {
         let [stamps] = arrived.as_slice() else { panic!("one a request, at once: {arrived:?}") };
         assert_eq!(stamps.request_id, name);
         assert_eq!((stamps.tokens_prompt, stamps.tokens_output, stamps.finish), (6, 8, FinishReason::Length));
-        assert_eq!(stamps.tokens_cached, None);
+        assert_eq!(stamps.tokens_cached, Some(0), "nothing came before it");
         let instants = [stamps.queued_ns, stamps.scheduled_ns, stamps.first_ns, stamps.last_ns];
         assert!(instants.is_sorted() && instants.iter().all(Option::is_some), "{stamps:?}");
         let output = &stamps.output;
         assert_eq!(output.content.tokens + output.reasoning.tokens + output.tokens_unclassified, 8);
+    }
+}
+
+#[test]
+fn the_cached_part_of_a_prompt_is_told_to_callers_and_gateways() {
+    let toy = start(ToyRunner::new(256), &["memory.block_tokens=16"]);
+    let (mut gateway, _) = Gateway::greet(&toy);
+    assert!(matches!(gateway.hear(), Some(FromEngine::State(_))), "it has joined");
+    let header = format!("{REQUEST_ID_HEADER}: r\r\n");
+    let ask = |more: serde_json::Value| {
+        let mut body = json!({ "prompt": "x".repeat(40), "max_tokens": 1, "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = toy.ask("POST", "/v1/completions", &header, &body.to_string()).json();
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone()
+    };
+    // Of 40 tokens two blocks of 16 are full. A prompt with several choices counts once.
+    for (more, cached) in [
+        (json!({}), 0),
+        (json!({}), 32),
+        (json!({ "n": 3 }), 32),
+        (json!({ "cache_salt": "mine", "priority": -2 }), 0),
+        (json!({ "cache_salt": "mine" }), 32),
+    ] {
+        assert_eq!(ask(more.clone()), cached, "{more}");
+        assert_eq!(gateway.await_message(stamps).tokens_cached, Some(cached), "{more}");
     }
 }
 
@@ -89,6 +114,7 @@ fn a_gateway_aborts_a_request() {
 fn stamps_are_sent_without_a_line_of_statistics() {
     let toy = start(ToyRunner::new(256), &["metrics.log_stats=false"]);
     let (mut gateway, _) = Gateway::greet(&toy);
+    assert!(matches!(gateway.hear(), Some(FromEngine::State(_))), "it has joined");
     let header = format!("{REQUEST_ID_HEADER}: r\r\n");
     toy.ask("POST", "/v1/chat/completions", &header, &chat_body(json!({ "max_tokens": 2 })));
     assert_eq!(gateway.await_message(stamps).tokens_output, 2);

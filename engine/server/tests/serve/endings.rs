@@ -47,6 +47,45 @@ fn a_caller_that_goes_away_frees_its_blocks() {
     }
 }
 
+/// A caller of the storm: what it asks for, and whether it leaves early, hang on its number alone.
+fn storm_caller(toy: &Started, number: usize) -> Option<u16> {
+    let prompt = "ab".repeat(1 + number % 4 * 7) + &"c".repeat(number % 5);
+    let more = json!({
+        "prompt": prompt, "max_tokens": 1 + number % 40, "ignore_eos": true, "priority": number % 3,
+        "n": 1 + number % 2, "stream": number.is_multiple_of(4) || !number.is_multiple_of(3),
+    });
+    if !number.is_multiple_of(3) {
+        return Some(toy.complete(more).status);
+    }
+    let mut caller = toy.send("POST", "/v1/completions", "", &more.to_string());
+    let mut first = [0; 1];
+    if number.is_multiple_of(2) {
+        caller.read_exact(&mut first).unwrap();
+    }
+    None
+}
+
+#[test]
+fn a_storm_of_callers_leaves_nothing_behind() {
+    // 64 callers at once for as many places, some asking for two; a third of them leaves early.
+    let toy = Arc::new(endless(&["memory.block_tokens=4"]));
+    let callers: Vec<_> = (0..64)
+        .map(|caller| {
+            let toy = Arc::clone(&toy);
+            std::thread::spawn(move || {
+                let answers = (0..20).filter_map(|round| storm_caller(&toy, caller * 20 + round));
+                answers.for_each(|status| assert_eq!(status, 200));
+            })
+        })
+        .collect();
+    callers.into_iter().for_each(|caller| caller.join().unwrap());
+    toy.wait_for(|state| state.running + state.waiting + state.blocks_used == 0);
+    assert!(toy.engine.state().prefix_counts.found > 0, "prompts were shared");
+    let stops = toy.stops.clone();
+    stops.blocking_send(Stop::Signal).unwrap();
+    ended(Arc::into_inner(toy).unwrap());
+}
+
 #[test]
 fn a_full_queue_is_refused() {
     let toy = endless(&["scheduler.sequences_max=1", "scheduler.waiting_max=1"]);
@@ -136,12 +175,16 @@ impl Runner for Broken {
 #[tokio::test]
 async fn an_engine_that_broke_down_is_known_to_have_ended() {
     let engine = Engine::new(Box::new(Broken), Arc::new(toy_tokenizer()), EngineOptions::default()).unwrap();
-    let (engine, thread) = engine_thread::start(engine, Arc::new(Hub::default())).unwrap();
+    let (engine, thread) = engine_thread::start(engine, Arc::new(Hub::default()), None).unwrap();
     assert!(!engine.has_ended());
     let job = || Job {
         request_id: None,
         sequences: vec![Wanted { prompt: vec![1], sampling: Sampling::default() }],
+        choices: 1,
         tokens_prompt: 1,
+        arrived_ns: 0,
+        priority: 0,
+        cache_salt: None,
     };
     // It may break down before it answers, or after.
     if let Ok(mut events) = engine.submit(job()).await {

@@ -8,3 +8,4 @@ mod api;
 mod control;
 mod endings;
 mod harness;
+mod metrics;

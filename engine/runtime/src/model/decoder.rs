@@ -1,34 +1,23 @@
-//! The forward pass of a Llama model over any device.
+//! The forward pass of a decoder of any family over any device.
 //!
-//! Apart so that a model is only a sequence of device operations. Must not know: the device's kind, requests,
-//! sampling.
+//! Apart so that a model is only a sequence of device operations. Must not know: families by name, the device's
+//! kind, requests, sampling.
 //!
-//! Source: LlamaForCausalLM of Hugging Face transformers. Queries, keys and values are one product, gate and up
-//! another; logits are made for the rows that are asked for only.
+//! Queries, keys and values are one product, gate and up another; logits are made for the rows that are asked for
+//! only.
 
 use pitot_kernels::{Device, DeviceError, Span};
 
 use super::LoadError;
-use super::config::{Config, OutputWeights};
+use super::config::{Config, LayerConfig, OutputWeights};
+use super::layer::{HeadNormWeights, Layer, Loader};
+use super::mlp::MlpRoom;
 use super::weights::Weights;
 use crate::batch::{Batch, BatchSequence};
 use crate::runner::{Logits, Reservation, RunError, Runner};
 
 /// Most rows whose logits exist on the device at once; teacher forcing of a long prompt takes turns.
 const LOGIT_ROWS_MAX: usize = 64;
-
-struct Layer<D: Device> {
-    norm_attention: D::Vector,
-    /// (qkv_columns, hidden).
-    qkv: D::Matrix,
-    /// (hidden, heads * head_dim).
-    output: D::Matrix,
-    norm_mlp: D::Vector,
-    /// (2 * intermediate, hidden).
-    gate_up: D::Matrix,
-    /// (hidden, intermediate).
-    down: D::Matrix,
-}
 
 /// A model on a device.
 pub struct ModelRunner<D: Device> {
@@ -53,8 +42,7 @@ struct Room<D: Device> {
     qkv: D::Activations,
     attended: D::Activations,
     projected: D::Activations,
-    gate_up: D::Activations,
-    gated: D::Activations,
+    mlp: MlpRoom<D>,
     /// (logit_rows_max, hidden).
     gathered: D::Activations,
     /// (logit_rows_max, vocabulary).
@@ -74,10 +62,9 @@ impl<D: Device> ModelRunner<D> {
         let Config { hidden, vocabulary, .. } = config;
         let table = weights.tensor("model.embed_tokens.weight", &[vocabulary, hidden])?;
         let embedding = device.matrix(vocabulary, hidden, table)?;
-        let layers = (0..config.layers)
-            .map(|index| layer(&config, weights, &device, index))
-            .collect::<Result<_, _>>()?;
-        let norm = device.vector(hidden, weights.tensor("model.norm.weight", &[hidden])?)?;
+        let loader = Loader { config: &config, weights, device: &device };
+        let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<_, _>>()?;
+        let norm = loader.norm("model.norm.weight", hidden)?;
         let output = match config.output {
             OutputWeights::Tied => None,
             OutputWeights::Own => {
@@ -116,7 +103,7 @@ impl<D: Device> Runner for ModelRunner<D> {
     }
 
     fn block_bytes(&self, block_tokens: usize) -> usize {
-        self.device.kv_block_bytes(self.config.layers, block_tokens, self.config.heads)
+        self.device.kv_block_bytes(self.config.layers.len(), block_tokens, self.config.heads)
     }
 
     fn reserve(&mut self, reservation: Reservation) -> Result<(), RunError> {
@@ -134,6 +121,9 @@ impl<D: Device> Runner for ModelRunner<D> {
         let rows = Rows::new(batch, room.block_tokens);
         let spans = spans(batch);
         device.embed(embedding, &rows.ids, &mut room.residual);
+        if let Some(scale) = config.embedding_scale {
+            device.scale(rows.ids.len(), scale, &mut room.residual);
+        }
         for (index, layer) in layers.iter().enumerate() {
             room.attention(device, config, layer, index, &rows, &spans);
             room.mlp(device, config, layer, rows.ids.len());
@@ -151,14 +141,13 @@ impl<D: Device> Room<D> {
             block_tokens,
             rows_max,
             logit_rows_max,
-            cache: device.kv_cache(config.layers, blocks, block_tokens, config.heads)?,
+            cache: device.kv_cache(config.layers.len(), blocks, block_tokens, config.heads)?,
             residual: rows(config.hidden)?,
             normed: rows(config.hidden)?,
             qkv: rows(config.heads.qkv_columns())?,
             attended: rows(config.heads.output_columns())?,
             projected: rows(config.hidden)?,
-            gate_up: rows(2 * config.intermediate)?,
-            gated: rows(config.intermediate)?,
+            mlp: MlpRoom::new(device, config, rows_max)?,
             gathered: device.activations(logit_rows_max, config.hidden)?,
             logits: device.activations(logit_rows_max, config.vocabulary)?,
         })
@@ -183,28 +172,39 @@ impl<D: Device> Room<D> {
             device.add_rms_norm(count, projected, residual, &layer.norm_attention, config.epsilon, normed);
         }
         device.matmul(count, &self.normed, &layer.qkv, &mut self.qkv);
+        if let Some(bias) = &layer.qkv_bias {
+            device.add_vector(count, bias, &mut self.qkv);
+        }
+        let heads = config.heads;
+        if let Some(HeadNormWeights { queries, keys }) = &layer.head_norms {
+            device.norm_heads(count, heads, queries, keys, config.epsilon, &mut self.qkv);
+        }
+        let LayerConfig { rope, attention, mlp: _ } = config.layers[index];
         let Rows { positions, slots, .. } = rows;
-        device.rope_and_store(
-            index,
-            config.heads,
-            &config.rope,
-            positions,
-            slots,
-            &mut self.qkv,
-            &mut self.cache,
-        );
-        let scale = 1.0 / (config.heads.head_dim as f32).sqrt();
-        device.attend(index, config.heads, scale, spans, &self.qkv, &self.cache, &mut self.attended);
+        let rope = &config.ropes[rope];
+        device.rope_and_store(index, heads, rope, positions, slots, &mut self.qkv, &mut self.cache);
+        device.attend(index, heads, attention, spans, &self.qkv, &self.cache, &mut self.attended);
         device.matmul(count, &self.attended, &layer.output, &mut self.projected);
+        if let Some(bias) = &layer.output_bias {
+            device.add_vector(count, bias, &mut self.projected);
+        }
+        self.norm_projected(device, config, layer.norm_after_attention.as_ref(), count);
     }
 
     /// Adds `projected` to the residual and leaves the layer's MLP output in `projected`.
     fn mlp(&mut self, device: &D, config: &Config, layer: &Layer<D>, count: usize) {
-        let Room { projected, residual, normed, gate_up, gated, .. } = self;
+        let Room { projected, residual, normed, mlp, .. } = self;
         device.add_rms_norm(count, projected, residual, &layer.norm_mlp, config.epsilon, normed);
-        device.matmul(count, normed, &layer.gate_up, gate_up);
-        device.silu_multiply(count, gate_up, gated);
-        device.matmul(count, gated, &layer.down, projected);
+        mlp.run(device, config.activation, &layer.mlp, count, normed, projected);
+        self.norm_projected(device, config, layer.norm_after_mlp.as_ref(), count);
+    }
+
+    /// Normalises what a half of a layer gave, where the family does.
+    fn norm_projected(&mut self, device: &D, config: &Config, norm: Option<&D::Vector>, count: usize) {
+        if let Some(norm) = norm {
+            device.rms_norm(count, &self.projected, norm, config.epsilon, &mut self.normed);
+            std::mem::swap(&mut self.projected, &mut self.normed);
+        }
     }
 
     /// Logits of the rows asked for: the last norm, then only those rows through the output projection.
@@ -231,6 +231,9 @@ impl<D: Device> Room<D> {
             device.read(rows.len(), logits, &mut part);
             values.extend_from_slice(&part[..rows.len() * vocabulary]);
             part.clear();
+        }
+        if let Some(cap) = config.logit_soft_cap {
+            values.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
         }
         Logits { values, vocabulary }
     }
@@ -264,36 +267,6 @@ fn spans(batch: &Batch) -> Vec<Span<'_>> {
         row += tokens.len();
     }
     spans
-}
-
-fn layer<D: Device>(
-    config: &Config,
-    weights: &Weights<'_>,
-    device: &D,
-    index: usize,
-) -> Result<Layer<D>, LoadError> {
-    let Config { hidden, intermediate, heads, .. } = *config;
-    let tensor =
-        |name: &str, shape: &[usize]| weights.tensor(&format!("model.layers.{index}.{name}.weight"), shape);
-    let queries = heads.output_columns();
-    let keys = heads.kv_heads * heads.head_dim;
-    let qkv = [
-        (queries, tensor("self_attn.q_proj", &[queries, hidden])?),
-        (keys, tensor("self_attn.k_proj", &[keys, hidden])?),
-        (keys, tensor("self_attn.v_proj", &[keys, hidden])?),
-    ];
-    let gate_up = [
-        (intermediate, tensor("mlp.gate_proj", &[intermediate, hidden])?),
-        (intermediate, tensor("mlp.up_proj", &[intermediate, hidden])?),
-    ];
-    Ok(Layer {
-        norm_attention: device.vector(hidden, tensor("input_layernorm", &[hidden])?)?,
-        qkv: device.stacked(hidden, &qkv)?,
-        output: device.matrix(hidden, queries, tensor("self_attn.o_proj", &[hidden, queries])?)?,
-        norm_mlp: device.vector(hidden, tensor("post_attention_layernorm", &[hidden])?)?,
-        gate_up: device.stacked(hidden, &gate_up)?,
-        down: device.matrix(hidden, intermediate, tensor("mlp.down_proj", &[hidden, intermediate])?)?,
-    })
 }
 
 impl From<DeviceError> for RunError {
