@@ -48,11 +48,7 @@ const TABLE: &[Row] = &[
     Row { folder: "engine/control", ours: &[], never: WORLD },
     Row { folder: "engine/kernels", ours: &[], never: WORLD },
     Row { folder: "engine/runtime", ours: &["kernels"], never: WORLD },
-    Row {
-        folder: "engine/server",
-        ours: &["runtime", "control", "config"],
-        never: &["pingora", "prometheus"],
-    },
+    Row { folder: "engine/server", ours: &["runtime", "control", "config"], never: &["pingora"] },
     Row { folder: "config", ours: &[], never: &["axum", "clap", "pingora", "tokio", "tracing"] },
     Row {
         folder: "tests",

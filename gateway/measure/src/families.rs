@@ -111,10 +111,10 @@ named! {
             "requests that got a token and no times from the engine",
         SinkDropped = "pitot_sink_dropped_records_total": "records that a sink could not take",
         ControlConnections = "pitot_control_connections_total": "control channels to the engine that were opened",
-        ControlStamps = "pitot_control_stamps_total": "requests whose times came over the control channel",
-        ControlStampsEvicted = "pitot_control_stamps_evicted_total":
+        ControlStamps = "pitot_control_stamped_requests_total": "requests whose times came over the control channel",
+        ControlStampsEvicted = "pitot_control_evicted_requests_total":
             "times that were let go because no stream asked for them and too many waited",
-        ControlErrors = "pitot_control_protocol_errors_total": "control channels given up over what the engine sent",
+        ControlErrors = "pitot_control_failed_connections_total": "control channels given up over what the engine sent",
     }
 }
 
