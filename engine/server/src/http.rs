@@ -94,7 +94,7 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, request: Request) -> Result<R
     let answer = Answer::new(events, reply, Arc::clone(&app.served.tokenizer), permit);
     match delivery {
         Delivery::Whole => Ok(json_response(StatusCode::OK, answer.whole().await?)),
-        Delivery::Stream | Delivery::StreamWithUsage => {
+        Delivery::Stream | Delivery::StreamWithUsage | Delivery::StreamWithContinuousUsage => {
             let mut response = Response::new(Body::from_stream(answer.stream()));
             let headers = response.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));

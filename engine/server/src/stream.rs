@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engine_thread::{Event, Events};
-use crate::openai::common::{Delivery, Echo, Endpoint, Prompt, Reply, Scored, Totals, frame};
+use crate::openai::common::{Counts, Delivery, Echo, Endpoint, Prompt, Reply, Scored, Totals, frame};
 use crate::openai::error::ApiError;
 use crate::openai::{chat, completions};
 
@@ -93,7 +93,7 @@ impl Answer {
             }
         });
         let choices: Vec<Value> = choices.collect();
-        Ok(frame(&self.reply, &choices, Some(&self.totals)))
+        Ok(frame(&self.reply, &choices, Counts::Ended(&self.totals)))
     }
 
     /// The events of a stream, each when its output arrives.
@@ -110,8 +110,8 @@ impl Answer {
                     // Without [DONE], which would say that all is well.
                     Err(error) => ready.push_back(sse(&error.body())),
                     Ok(()) if going.totals.ended() == going.choices.len() => {
-                        if going.reply.delivery == Delivery::StreamWithUsage {
-                            ready.push_back(sse(&frame(&going.reply, &[], Some(&going.totals))));
+                        if going.reply.delivery.ends_with_usage() {
+                            ready.push_back(sse(&frame(&going.reply, &[], Counts::Ended(&going.totals))));
                         }
                         ready.push_back(sse(DONE));
                     }
@@ -123,12 +123,18 @@ impl Answer {
 
     /// Adds the chunks of one output.
     fn chunks(&mut self, event: Option<Event>, ready: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+        let before = self.totals.clone();
         let (index, piece, finish) = self.take(event)?;
         let endpoint = self.reply.endpoint;
+        let counts = |totals| match self.reply.delivery {
+            Delivery::StreamWithContinuousUsage => Counts::SoFar(totals),
+            Delivery::Whole | Delivery::Stream | Delivery::StreamWithUsage => Counts::None,
+        };
         let mut choices = Vec::new();
         let choice = &mut self.choices[index];
         if endpoint == Endpoint::Chat && !choice.begun {
-            choices.push(chat::role_chunk(index));
+            // It comes ahead of the first token, which is not in it yet.
+            ready.push_back(sse(&frame(&self.reply, &[chat::role_chunk(index)], counts(&before))));
         }
         choice.begun = true;
         if !piece.text.is_empty() || !piece.scored.is_empty() {
@@ -145,7 +151,8 @@ impl Answer {
                 Endpoint::Completions => completions::finish_chunk(index, &finish),
             });
         }
-        ready.extend(choices.into_iter().map(|choice| sse(&frame(&self.reply, &[choice], None))));
+        let counts = counts(&self.totals);
+        ready.extend(choices.into_iter().map(|choice| sse(&frame(&self.reply, &[choice], counts))));
         Ok(())
     }
 
@@ -156,6 +163,7 @@ impl Answer {
         };
         match output {
             Output::Token { token, text, channel, logprobs, .. } => {
+                self.totals.count();
                 let scored = logprobs.map(|logprobs| Scored::of(&self.tokenizer, token, &logprobs));
                 let (channel, text) = self.shown(index, text, channel);
                 let marker =

@@ -81,6 +81,22 @@ pub enum Delivery {
     Whole,
     Stream,
     StreamWithUsage,
+    /// With the counts so far on each chunk too.
+    StreamWithContinuousUsage,
+}
+
+impl Delivery {
+    pub fn streams(self) -> bool {
+        self != Delivery::Whole
+    }
+
+    /// Whether a stream ends with a chunk of usage.
+    pub fn ends_with_usage(self) -> bool {
+        match self {
+            Delivery::StreamWithUsage | Delivery::StreamWithContinuousUsage => true,
+            Delivery::Whole | Delivery::Stream => false,
+        }
+    }
 }
 
 /// A request that is understood.
@@ -191,11 +207,18 @@ fn delivery(fields: &Fields, served: &Served) -> Result<Delivery, ApiError> {
             Some(_) => Err(ApiError::field("stream_options", "`stream_options` needs `stream` to be true")),
         };
     }
-    let asked = match options {
-        Some(options) => options.is_on("include_usage")?,
-        None => false,
+    let (asked, continuous) = match options {
+        Some(options) => (options.is_on("include_usage")?, options.is_on("continuous_usage_stats")?),
+        None => (false, false),
     };
-    Ok(if asked || served.force_include_usage { Delivery::StreamWithUsage } else { Delivery::Stream })
+    // Forced usage is continuous, as vLLM has it; asked for alone, continuous usage is none.
+    Ok(if served.force_include_usage || (asked && continuous) {
+        Delivery::StreamWithContinuousUsage
+    } else if asked {
+        Delivery::StreamWithUsage
+    } else {
+        Delivery::Stream
+    })
 }
 
 /// Makes the job: every prompt as many times as there are choices.
@@ -310,9 +333,26 @@ pub struct Totals {
     tokens_cached: u32,
     stamps: Stamps,
     ended: usize,
+    /// Tokens of all sequences, ended or not.
+    tokens_so_far: u32,
 }
 
 impl Totals {
+    /// Counts a token that was generated.
+    pub fn count(&mut self) {
+        self.tokens_so_far = self.tokens_so_far.saturating_add(1);
+    }
+
+    fn usage_so_far(&self, reply: &Reply) -> Usage {
+        let completion_tokens = self.tokens_so_far.max(self.tokens_output);
+        Usage {
+            prompt_tokens: reply.tokens_prompt,
+            total_tokens: reply.tokens_prompt.saturating_add(completion_tokens),
+            completion_tokens,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: self.tokens_cached },
+        }
+    }
+
     /// Adds the end of a sequence; `choice` is its place among the choices of its prompt, which counts once, with
     /// what the first choice found in the cache.
     pub fn add(&mut self, choice: usize, stamps: Stamps, tokens: Tokens) {
@@ -344,6 +384,16 @@ impl Totals {
     }
 }
 
+/// The usage on a body or a chunk.
+#[derive(Debug, Clone, Copy)]
+pub enum Counts<'t> {
+    None,
+    /// What has been generated up to this chunk.
+    SoFar(&'t Totals),
+    /// The end of every sequence is in them.
+    Ended(&'t Totals),
+}
+
 /// A body or a chunk; `metrics` is its last key.
 #[derive(Serialize)]
 struct Frame<'a> {
@@ -359,13 +409,11 @@ struct Frame<'a> {
 }
 
 /// Writes a body or a chunk.
-pub fn frame(reply: &Reply, choices: &[Value], totals: Option<&Totals>) -> String {
-    let object = match (reply.endpoint, reply.delivery) {
-        (Endpoint::Chat, Delivery::Whole) => "chat.completion",
-        (Endpoint::Chat, Delivery::Stream | Delivery::StreamWithUsage) => "chat.completion.chunk",
-        (Endpoint::Completions, Delivery::Whole | Delivery::Stream | Delivery::StreamWithUsage) => {
-            "text_completion"
-        }
+pub fn frame(reply: &Reply, choices: &[Value], counts: Counts<'_>) -> String {
+    let object = match reply.endpoint {
+        Endpoint::Chat if reply.delivery.streams() => "chat.completion.chunk",
+        Endpoint::Chat => "chat.completion",
+        Endpoint::Completions => "text_completion",
     };
     let frame = Frame {
         id: &reply.id,
@@ -373,8 +421,15 @@ pub fn frame(reply: &Reply, choices: &[Value], totals: Option<&Totals>) -> Strin
         created: reply.created,
         model: &reply.model,
         choices,
-        usage: totals.map(|totals| totals.usage(reply)),
-        metrics: totals.and_then(|totals| totals.metrics(reply)),
+        usage: match counts {
+            Counts::None => None,
+            Counts::SoFar(totals) => Some(totals.usage_so_far(reply)),
+            Counts::Ended(totals) => Some(totals.usage(reply)),
+        },
+        metrics: match counts {
+            Counts::None | Counts::SoFar(_) => None,
+            Counts::Ended(totals) => totals.metrics(reply),
+        },
     };
     serde_json::to_string(&frame).expect("strings and numbers are always JSON")
 }

@@ -90,8 +90,34 @@ fn a_chat_is_streamed() {
     assert_eq!(plain.len(), events.len() - 1, "no usage chunk unless asked for");
     let forced = start(ToyRunner::new(256), &["metrics.force_include_usage=true"]);
     let forced = forced.chat(json!({ "max_tokens": 2, "stream": true, "ignore_eos": true })).events();
-    assert_eq!(forced[forced.len() - 2]["usage"]["completion_tokens"], 2);
+    check_continuous(&forced, 2);
     assert!(forced[forced.len() - 2].get("metrics").is_none(), "off by default");
+
+    let options = json!({ "include_usage": true, "continuous_usage_stats": true });
+    let asked = json!({ "max_tokens": 5, "stream": true, "temperature": 0, "stream_options": options });
+    let continuous = toy.chat(asked).events();
+    check_continuous(&continuous, 5);
+    let with_metrics = continuous.iter().filter(|event| event.get("metrics").is_some()).count();
+    assert_eq!(with_metrics, 1, "only where the counts are final");
+    // Asked for alone, it is none.
+    let alone =
+        json!({ "max_tokens": 5, "stream": true, "stream_options": { "continuous_usage_stats": true } });
+    assert!(toy.chat(alone).events().iter().all(|event| event.get("usage").is_none()));
+}
+
+/// Usage on every chunk: none before the first token, one more with each token's text, the same at the end.
+#[track_caller]
+fn check_continuous(events: &[Value], tokens: u64) {
+    let [chunks @ .., done] = events else { panic!("no events") };
+    assert_eq!(done, "[DONE]");
+    let counts: Vec<u64> =
+        chunks.iter().map(|chunk| chunk["usage"]["completion_tokens"].as_u64().unwrap()).collect();
+    let expected: Vec<u64> = (0..=tokens).chain([tokens, tokens]).collect();
+    assert_eq!(counts, expected, "role, texts, finish, usage alone");
+    for chunk in chunks {
+        let usage = |name: &str| chunk["usage"][name].as_u64().unwrap();
+        assert_eq!(usage("total_tokens"), usage("prompt_tokens") + usage("completion_tokens"), "{chunk}");
+    }
 }
 
 #[test]
