@@ -31,7 +31,6 @@ named! {
         OneToken = "one_token": "one token or none: nothing lies between tokens",
         SeveralSequences = "several_sequences": "several choices or prompts share the stream",
         TokensUnknown = "tokens_unknown": "the count that it is made of is absent",
-        TimeUnknown = "time_unknown": "the time that it is made of is absent",
         TimeZero = "time_zero": "the time that it is divided by is 0",
         StampsContradict = "stamps_contradict": "stamps contradict each other",
     }

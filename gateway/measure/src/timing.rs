@@ -204,7 +204,11 @@ fn speed(tokens: Quantity<u64>, time_ns: Quantity<u64>) -> Quantity<Speed> {
     let Quantity::Known { value: tokens, source: counted } = tokens else {
         return Quantity::Absent(Absent::TokensUnknown);
     };
-    let Quantity::Known { value: ns, source } = time_ns else { return Quantity::Absent(Absent::TimeUnknown) };
+    // Why there is no time is why there is no speed.
+    let (ns, source) = match time_ns {
+        Quantity::Known { value, source } => (value, source),
+        Quantity::Absent(reason) => return Quantity::Absent(reason),
+    };
     let source = source.or_estimated(counted);
     match rounded_up(tokens, ns) {
         None => Quantity::Absent(Absent::TimeZero),

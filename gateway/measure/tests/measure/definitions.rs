@@ -174,7 +174,7 @@ fn null_has_its_reason() {
         &plain,
         &[
             Null(ReasoningTime, Absent::NoReasoning),
-            Null(ReasoningSpeed, Absent::TimeUnknown),
+            Null(ReasoningSpeed, Absent::NoReasoning),
             Count(ReasoningTokens, 0),
             Expect::Source(ReasoningTokens, Source::Inferred),
             Null(CachedTokens, Absent::NotReported),
