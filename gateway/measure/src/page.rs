@@ -53,6 +53,50 @@ const TIMELINE: [(&str, &str); 15] = [
     ("downstream_done", "the last write to the caller returned, or the request ended without one"),
 ];
 
+/// Keys of a record that are defined nowhere else on the page.
+const RECORD: [(&str, &str); 30] = [
+    ("id", "the gateway's own id of the request; the reply's `x-request-id` unless the caller sent one"),
+    ("client_request_id", "the caller's own `x-request-id`"),
+    ("accepted_unix_ms", "wall time at which the request was accepted, in milliseconds since 1970"),
+    ("endpoint", "which wire format; `other` is counted apart from everything else"),
+    ("model", "the model that the caller named"),
+    ("upstream", "the name of the upstream"),
+    ("key_alias", "the name of the caller's key, if it has one here"),
+    ("stream", "whether the caller asked for a stream"),
+    ("upstream_stream", "whether the gateway asked the upstream for one"),
+    ("transfer", "how the upstream's reply came: `streamed` or `whole`"),
+    ("choices", "choices asked for (`n`)"),
+    ("prompts", "prompts of a completions request"),
+    ("usage_asked", "who asked for usage: `by_client`, `by_gateway` (and hid it again), `forced`, `not`"),
+    ("request_bytes", "length of the request's body"),
+    ("response_bytes", "bytes of the upstream's body that were read"),
+    ("attempts", "attempts at the upstream; times are those of the last"),
+    ("client_status", "status that went to the caller"),
+    ("upstream_status", "status of the upstream's reply"),
+    ("finish", "why the first choice ended; `length` if any was cut"),
+    (
+        "literal_http_error",
+        "the standard's own overlapping rule; so too `literal_timeout`, `literal_interruption`",
+    ),
+    ("total_tokens_reported", "the total as the upstream said it"),
+    ("reasoning_active_ns", "sum of the stretches in which reasoning was arriving"),
+    ("content_active_ns", "the same for content; with `gaps_ns` all three are last token − first token"),
+    ("client_backpressure_ns", "time inside writes to the caller"),
+    (
+        "own_request_ns",
+        "time that the gateway itself spent; `own_chunks_ns` on `own_chunks` chunks of the reply",
+    ),
+    ("engine_queued_ns", "the engine's stamp: the scheduler took the request in"),
+    ("engine_scheduled_ns", "top of the first step that admitted it"),
+    ("engine_first_ns", "end of the step that made the first token; `engine_last_ns` of the last"),
+    (
+        "engine_output_tokens",
+        "the engine's own counts: also `engine_prompt_tokens`, `engine_cached_tokens`, and of the output \
+         `engine_reasoning_tokens`, `engine_content_tokens`, `engine_unclassified_tokens` (markers, end of text)",
+    ),
+    ("engine_preemptions", "how often the engine took the request's memory away and computed it again"),
+];
+
 const UPSTREAM_TIMING: [(&str, &str); 7] = [
     ("upstream_queue_ns", "time in the upstream's queue"),
     ("upstream_prefill_ns", "scheduled to first token"),
@@ -94,6 +138,7 @@ pub fn print() -> String {
     table(&mut page, &["stamp", "meaning"], TIMELINE.map(|(name, meaning)| vec![code(name), meaning.into()]));
     quantities(&mut page);
     first_times(&mut page);
+    record(&mut page);
     upstream_timing(&mut page);
     outcomes(&mut page);
     rates_of_many(&mut page);
@@ -244,6 +289,15 @@ fn metrics_object(page: &mut String) {
     );
     let rows = METRICS_OBJECT.map(|(key, formula, absent)| vec![code(key), formula.into(), absent.into()]);
     table(page, &["key", "formula", "null when"], rows);
+}
+
+fn record(page: &mut String) {
+    heading(
+        page,
+        "The rest of a record",
+        "Keys beside the quantities, stamps and segments (`segment_…_ns`). What is not known is null.",
+    );
+    table(page, &["key", "meaning"], RECORD.map(|(key, meaning)| vec![code(key), meaning.to_owned()]));
 }
 
 fn conservation(page: &mut String) {

@@ -48,6 +48,16 @@ fn a_journal_line_is_flat_and_on_the_page() {
             assert!(members.contains_key(&definition.key()), "{}", definition.key());
             assert!(members[&definition.mark_key()].is_string(), "{}", definition.mark_key());
         }
+        for key in members.keys() {
+            let stamp = key.strip_suffix("_ns").map(|key| key.strip_prefix("segment_").unwrap_or(key));
+            let quantity = DEFINITIONS.iter().any(|definition| *key == definition.mark_key());
+            let part = key.strip_prefix("engine_reasoning_").or(key.strip_prefix("engine_content_"));
+            let upstream = key.strip_prefix("upstream_").is_some_and(|key| key.ends_with("_tokens"));
+            let total = stamp == Some("total");
+            let named = [Some(key.as_str()), stamp].into_iter().flatten();
+            let is_there = named.into_iter().any(|name| page.contains(&format!("`{name}`")));
+            assert!(is_there || quantity || part.is_some() || upstream || total, "{key} is not on the page");
+        }
         for stamp in
             members.keys().filter_map(|key| key.strip_suffix("_ns")).filter(|key| !key.starts_with("engine_"))
         {
