@@ -198,3 +198,32 @@ fn broken_framing_within_a_stream_is_told() {
     assert!(reply.text().contains("{\"error\":{") && !reply.text().contains("[DONE]"), "{}", reply.text());
     assert_eq!(record["outcome"], "interrupted", "{record}");
 }
+
+#[test]
+fn rates_are_told_apart_by_key_and_stretch() {
+    // The digest of "abc" (FIPS 180-2, appendix B.1).
+    let alias = "measure.key_aliases=team-a=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let upstream = Upstream::play(event_stream(&[DELTA, FINISH, USAGE, DONE]));
+    let pitot = Pitot::serve(&upstream.address, &["--set", alias]);
+    let body = request(&json!({"stream": true})).to_string();
+    let headers = "authorization: Bearer abc\r\n";
+    let sent = post_bytes("/v1/chat/completions", headers, body.as_bytes());
+    let reply = Open::send(&pitot.address, &sent).unwrap().reply().unwrap();
+    let record = pitot.record(reply.id());
+    assert_eq!(record["key_alias"], "team-a", "{record}");
+    let rates = |question: &str| crate::client::get(&pitot.admin, &format!("/rates?{question}")).unwrap();
+    let seconds = record["accepted_unix_ms"].as_u64().unwrap() / 1000;
+    let around = rates(&format!("from={}&to={}&by=key_alias", seconds - 60, seconds + 60)).json();
+    assert_eq!(around["range"]["all"]["requests"], 1, "{around}");
+    assert_eq!(
+        (&around["groups"][0]["name"], &around["groups"][0]["success"]),
+        (&json!("team-a"), &json!(1.0))
+    );
+    let before = rates(&format!("from={}&to={}", seconds - 7200, seconds - 3600)).json();
+    assert_eq!(before["range"]["all"]["requests"], 0, "{before}");
+    for wrong in ["from=soon", "by=anyone", "from=2&to=1", "form=1"] {
+        assert_eq!(rates(wrong).status, 400, "{wrong}");
+    }
+    let journal = std::fs::read_to_string(pitot.folder().join("journal/requests.jsonl")).unwrap_or_default();
+    assert!(!journal.contains("abc"), "a key never leaves the gateway");
+}
