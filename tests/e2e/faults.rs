@@ -216,7 +216,7 @@ fn rates_are_told_apart_by_key_and_stretch() {
     let around = rates(&format!("from={}&to={}&by=key_alias", seconds - 60, seconds + 60)).json();
     assert_eq!(around["range"]["all"]["requests"], 1, "{around}");
     assert_eq!(
-        (&around["groups"][0]["name"], &around["groups"][0]["success"]),
+        (&around["groups"][0]["name"], &around["groups"][0]["success_rate"]),
         (&json!("team-a"), &json!(1.0))
     );
     let before = rates(&format!("from={}&to={}", seconds - 7200, seconds - 3600)).json();

@@ -45,7 +45,7 @@ pub struct Reply {
     pub reads: Vec<(Instant, usize)>,
     pub left_at: Option<Instant>,
     /// What came before the request had been sent whole.
-    early: Vec<u8>,
+    pub early: Vec<u8>,
 }
 
 impl Reply {
